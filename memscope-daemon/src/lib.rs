@@ -20,6 +20,7 @@ pub mod replay;
 pub mod serve;
 mod serve_triggers;
 pub mod snapshots;
+pub mod structures;
 pub mod survive;
 pub mod sync;
 pub mod tracer;

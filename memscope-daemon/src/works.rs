@@ -8,15 +8,18 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::CodeName;
-use memscope_memory::{Memory, ProcessMemory, Work};
+use memscope_ledger::event::{CodeName, HeldPart};
+use memscope_memory::{AskBack, Memory, Patience, ProcessMemory, Work};
 use memscope_python::layout::{INSTRUCTION_ADDRESS, INSTRUCTION_UNITS};
 use memscope_python::{Code, Codes, MAX_LINES, MAX_TEXT};
+use memscope_structure::Change;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::structures::{self, Outcome, Outside, Wanted};
+
 /// All works.
-pub const ALL: [Work; 2] = [NAMES, PLACES];
+pub const ALL: [Work; 3] = [NAMES, PLACES, STRUCTURES];
 
 const NAMES: Work = Work {
     number: 1,
@@ -27,10 +30,23 @@ const PLACES: Work = Work {
     run: read_places,
 };
 
-/// Longest time for which the keeper waits for a reader that stands still, and how long it asks for nothing of that process after it
-/// waited in vain. So a process that withholds its memory takes one part in a thousand of the keeper's time.
-const PATIENCE: Duration = Duration::from_millis(50);
+const STRUCTURES: Work = Work {
+    number: 3,
+    run: read_structures,
+};
+
+/// How long the keeper waits for a reader, and how long it asks for nothing of that process after it waited in vain. So a process that
+/// withholds its memory takes one part in a thousand of the keeper's time.
+const PATIENCE: Patience = Patience {
+    still: Duration::from_millis(50),
+    whole: Duration::from_secs(2),
+};
 const REST: Duration = Duration::from_secs(60);
+/// How long a reading of structures is waited for, with all its attempts.
+const OF_STRUCTURES: Patience = Patience {
+    still: Duration::from_millis(300),
+    whole: Duration::from_secs(300),
+};
 /// Most bytes of names in one answer: what does not fit has none, and is asked for when it is seen again.
 const MOST_OF_NAMES: usize = 8 << 20;
 
@@ -101,7 +117,8 @@ impl Hurried {
         if self.rests.get().is_some_and(|until| now < until) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let done = self.memory.work(work, &packed(told)?, PATIENCE);
+        let nothing = &mut |_: &[u8]| Err(malformed());
+        let done = self.memory.work(work, &packed(told)?, PATIENCE, nothing);
         if done
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
@@ -112,7 +129,7 @@ impl Hurried {
     }
 }
 
-fn read_names(memory: &ProcessMemory, told: &[u8]) -> io::Result<Vec<u8>> {
+fn read_names(memory: &ProcessMemory, told: &[u8], _: &mut AskBack<'_>) -> io::Result<Vec<u8>> {
     let told: NamesTold = unpacked(told)?;
     let mut left = MOST_OF_NAMES;
     let read = |address: &u64| {
@@ -165,7 +182,7 @@ struct PlacesTold {
     length: usize,
 }
 
-fn read_places(memory: &ProcessMemory, told: &[u8]) -> io::Result<Vec<u8>> {
+fn read_places(memory: &ProcessMemory, told: &[u8], _: &mut AskBack<'_>) -> io::Result<Vec<u8>> {
     let told: PlacesTold = unpacked(told)?;
     let whole = told.addresses.len().saturating_mul(1 + told.length);
     if whole > MOST_OF_NAMES {
@@ -184,8 +201,79 @@ fn read_places(memory: &ProcessMemory, told: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
+/// What a reading of structures asks back.
+#[derive(Serialize, Deserialize)]
+enum Asks {
+    Changes {
+        device: i32,
+        object: u64,
+        since_ns: u64,
+    },
+    Hold(HeldPart),
+    IsTaken,
+}
+
+/// Reads the structures of a process's allocator.
+pub fn structures(
+    memory: &ProcessMemory,
+    wanted: Wanted,
+    outside: &mut dyn Outside,
+) -> io::Result<Outcome> {
+    let mut reply = |asks: &[u8]| match unpacked(asks)? {
+        Asks::Changes {
+            device,
+            object,
+            since_ns,
+        } => packed(&outside.changes(device, object, since_ns)?),
+        Asks::Hold(part) => packed(&outside.hold(part)?),
+        Asks::IsTaken => packed(&outside.is_taken()?),
+    };
+    let told = packed(&wanted)?;
+    unpacked(&memory.work(&STRUCTURES, &told, OF_STRUCTURES, &mut reply)?)
+}
+
+/// The other side, as a reader sees it.
+struct Asking<'a, 'b>(&'a mut AskBack<'b>);
+
+impl Asking<'_, '_> {
+    fn ask<T: DeserializeOwned>(&mut self, asks: &Asks) -> io::Result<T> {
+        unpacked(&(self.0)(&packed(asks)?)?)
+    }
+}
+
+impl Outside for Asking<'_, '_> {
+    fn changes(
+        &mut self,
+        device: i32,
+        object: u64,
+        since_ns: u64,
+    ) -> io::Result<Option<Vec<Change>>> {
+        self.ask(&Asks::Changes {
+            device,
+            object,
+            since_ns,
+        })
+    }
+
+    fn hold(&mut self, part: HeldPart) -> io::Result<()> {
+        self.ask(&Asks::Hold(part))
+    }
+
+    fn is_taken(&mut self) -> io::Result<bool> {
+        self.ask(&Asks::IsTaken)
+    }
+}
+
+fn read_structures(
+    memory: &ProcessMemory,
+    told: &[u8],
+    ask: &mut AskBack<'_>,
+) -> io::Result<Vec<u8>> {
+    packed(&structures::read(memory, unpacked(told)?, &mut Asking(ask)))
+}
+
 fn packed(what: &impl Serialize) -> io::Result<Vec<u8>> {
-    rmp_serde::to_vec(what).map_err(io::Error::other)
+    rmp_serde::to_vec_named(what).map_err(io::Error::other)
 }
 
 fn unpacked<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {

@@ -13,4 +13,4 @@ pub mod reader;
 
 pub use owner::Owner;
 pub use part::{Memory, Part};
-pub use process::{ProcessMemory, Work};
+pub use process::{AskBack, Patience, ProcessMemory, Work};

@@ -8,7 +8,7 @@ use crate::gather::{gather, gather_one};
 use crate::owner::Owner;
 use crate::part::{Memory, Part};
 use crate::place::MOST_BYTES;
-use crate::reader::{self, MOST_TOLD};
+use crate::reader::{self, MOST_TOLD, Question};
 
 /// Something that is done with a process's memory where it is read, instead of asking for each byte of it.
 ///
@@ -18,8 +18,20 @@ use crate::reader::{self, MOST_TOLD};
 pub struct Work {
     /// The number by which the other side asks for it.
     pub number: u32,
-    /// Does it, with what it is told.
-    pub run: fn(&ProcessMemory, &[u8]) -> io::Result<Vec<u8>>,
+    /// Does it, with what it is told, and can ask back.
+    pub run: fn(&ProcessMemory, &[u8], &mut AskBack<'_>) -> io::Result<Vec<u8>>,
+}
+
+/// Answers a question that a work asks back.
+pub type AskBack<'a> = dyn FnMut(&[u8]) -> io::Result<Vec<u8>> + 'a;
+
+/// How long a reader is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Longest time for which it may stand still: it has no processor, wants none, and waits for nothing new.
+    pub still: Duration,
+    /// Longest time for which it may work.
+    pub whole: Duration,
 }
 
 /// The memory of a live process. It stays tied to the memory image that the process had when it
@@ -36,24 +48,18 @@ impl ProcessMemory {
     /// Opens the memory of a process for reading. The process is not stopped. Fails where
     /// `ptrace(2)`'s access rules (`PTRACE_MODE_ATTACH`) forbid it.
     pub fn open(pid: u32) -> io::Result<ProcessMemory> {
-        let mut memory = ProcessMemory::open_directly(pid)?;
-        if reader::readers().is_some() {
-            memory.reader = Some(Owner::process(pid)?);
-        }
-        Ok(memory)
-    }
-
-    /// The same, but this process reads for itself even if there are readers: for what reads thousands of places one after the
-    /// other, since each question to a reader takes some ten microseconds. Whoever reads so may be held up by the process.
-    pub fn open_directly(pid: u32) -> io::Result<ProcessMemory> {
         let number =
             libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let reader = match reader::readers() {
+            Some(_) => Some(Owner::process(pid)?),
+            None => None,
+        };
         // Opening it touches no page of the process.
         let file = File::open(format!("/proc/{pid}/mem"))?;
         Ok(ProcessMemory {
             pid: number,
             file,
-            reader: None,
+            reader,
         })
     }
 
@@ -66,20 +72,31 @@ impl ProcessMemory {
         }
     }
 
-    /// Has work done on this memory: in a reader process if there are any, which is waited for only as long as it does not stand still
-    /// for longer than `patience`.
+    /// Has work done on this memory: in a reader process if there are any. `reply` answers what the work asks back.
     ///
     /// # Errors
-    /// The work's own, the reader's end, [`io::ErrorKind::FileTooLarge`] if the work is told or answers too much.
-    pub fn work(&self, work: &Work, told: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+    /// The work's own, the reader's end, [`io::ErrorKind::FileTooLarge`] if the work is told or answers too much, and
+    /// [`io::ErrorKind::TimedOut`] if the reader took longer than `patience` allows.
+    pub fn work(
+        &self,
+        work: &Work,
+        told: &[u8],
+        patience: Patience,
+        reply: &mut AskBack<'_>,
+    ) -> io::Result<Vec<u8>> {
         if told.len() > MOST_TOLD {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let Some(owner) = self.reader else {
-            return (work.run)(self, told);
+            return (work.run)(self, told, reply);
         };
         let readers = reader::readers().ok_or(io::ErrorKind::NotConnected)?;
-        readers.work(owner, (self.pid, &self.file), work.number, told, patience)
+        let question = Question::Work {
+            pid: self.pid,
+            number: work.number,
+            told: told.to_vec(),
+        };
+        readers.work(owner, &self.file, &question, patience, reply)
     }
 }
 

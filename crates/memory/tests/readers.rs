@@ -2,11 +2,12 @@
 //! only root may hold up the kernel's own accesses with userfaultfd(2).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_memory::{Memory, Part, ProcessMemory, Work, reader};
+use memscope_memory::{Memory, Part, Patience, ProcessMemory, Work, reader};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 fn use_readers() {
     let tests = std::env::current_exe().unwrap();
@@ -152,11 +153,15 @@ fn the_same_bytes_and_nobody_hangs() {
     // Work is done where the memory is read: not by us, who have no such work.
     let work = |number| Work {
         number,
-        run: |_, _| panic!("the reader does it"),
+        run: |_, _, _| panic!("the reader does it"),
+    };
+    let patience = Patience {
+        still: Duration::from_millis(50),
+        whole: Duration::from_secs(10),
     };
     let done = |number, addresses: &[u64]| {
-        let patience = std::time::Duration::from_millis(50);
-        own.work(&work(number), &bytes(addresses), patience)
+        let reply = &mut |_: &[u8]| Ok(Vec::new());
+        own.work(&work(number), &bytes(addresses), patience, reply)
     };
     let at = words.as_ptr() as u64;
     assert_eq!(done(7, &[at + 80, at + 96]).unwrap(), 22u64.to_ne_bytes());
@@ -165,6 +170,22 @@ fn the_same_bytes_and_nobody_hangs() {
         Some(libc::EFAULT)
     );
     assert!(done(8, &[at]).is_err(), "nobody has such a work");
+    // It asks back, and goes by what it is told then.
+    let mut asked = Vec::new();
+    let until_three = &mut |sum: &[u8]| {
+        asked.push(u64::from_ne_bytes(sum.try_into().unwrap()));
+        let enough: &[u8] = if asked.len() == 3 { b"enough" } else { b"" };
+        Ok(enough.to_vec())
+    };
+    let told = bytes(&[at + 8, at + 16, at + 24, at + 32]);
+    let long = Patience {
+        whole: Duration::from_secs(60),
+        ..patience
+    };
+    let sum = own.work(&work(7), &told, long, until_three).unwrap();
+    assert_eq!((sum, asked), (6u64.to_ne_bytes().to_vec(), vec![1, 3, 6]));
+    let refuses = &mut |_: &[u8]| Err(ErrorKind::PermissionDenied.into());
+    assert!(own.work(&work(7), &told, long, refuses).is_err());
     let too_much = done(7, &vec![at; 1 << 18]).unwrap_err();
     assert_eq!(too_much.kind(), ErrorKind::FileTooLarge);
 

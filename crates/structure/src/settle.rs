@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
 use crate::look::Look;
@@ -18,7 +19,7 @@ use crate::shape;
 use crate::walk::RawBlock;
 
 /// Kinds of changes to an allocator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
     /// A block was handed out.
     Alloc,
@@ -35,7 +36,7 @@ pub enum ChangeKind {
 }
 
 /// A change to the allocator while a look was taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Time of the change, by the clock of the look.
     pub at_ns: u64,

@@ -229,7 +229,6 @@ impl Tracer {
                 mapped: false,
                 reading: false,
                 read_again: false,
-                reader: None,
                 baseline: None,
                 retry: None,
                 python: false,

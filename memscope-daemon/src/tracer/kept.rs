@@ -127,7 +127,6 @@ impl KeptProcess {
             backend,
             reading: _,
             read_again: _,
-            reader: _,
             baseline,
             retry: _,
             next_read: _,

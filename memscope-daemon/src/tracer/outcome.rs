@@ -1,15 +1,15 @@
 //! How a reading ended, as the reading thread reports it to the tracer.
 
 use memscope_proto::v1::BaselineRead;
-use memscope_structure::{Layout, Reader};
+use memscope_structure::Layout;
 
 /// How a reading ended.
 #[derive(Debug)]
 pub enum ReadingOutcome {
     /// The ledger has accepted the reading.
     Taken {
-        /// Knows where the structures lie, so that the next reading is faster.
-        reader: Box<Reader>,
+        /// Where the structures lie, so that the next reading is faster.
+        layout: Layout,
         /// Sums of what was found, and what the reading cost.
         found: BaselineRead,
     },

@@ -2,46 +2,25 @@
 //! records; at level `read` they are all that is ever known of it. Each reading runs in a thread of its own, since it
 //! has to be tried again while the process is busy.
 
+use std::io;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_ledger::PoolChange;
-use memscope_ledger::event::{
-    Backend, HeldPart, HeldSegment, Level, ProcessHandle, ReadingCost, TraceAction,
-};
-use memscope_log::records::{DaemonRecord, held_parts};
+use memscope_ledger::event::{Backend, HeldPart, Level, ProcessHandle, TraceAction};
+use memscope_log::records::DaemonRecord;
 use memscope_memory::ProcessMemory;
 use memscope_proto::v1::BaselineRead;
-use memscope_structure::{
-    BlockState, Change, ChangeKind, DeviceReading, Layout, Reader, SegmentReading, StructureError,
-};
+use memscope_structure::{Change, ChangeKind};
 
 use super::outcome::ReadingOutcome;
 use super::{Order, Tracer};
-use crate::clock;
 use crate::keeper::{Command, KeeperHandle};
+use crate::structures::{Outcome, Outside, Wanted};
+use crate::works;
 
-/// Number of attempts that may fail, and the time for them, before the failure is reported. Another reading follows
-/// in any case.
-const ATTEMPTS: u32 = 400;
-const TIME: Duration = Duration::from_secs(20);
-/// A reading that takes longer than this is unlikely to find a busy process at rest.
-const SLOW: Duration = Duration::from_millis(20);
-/// With more blocks than `LARGE`, a reading certainly takes longer than `SLOW`. With no more blocks than `SMALL`, a
-/// look is not continued: the process comes to rest before a continued look would end, and continuing takes time from
-/// the process and from the daemon.
-const LARGE: u64 = 50_000;
-const SMALL: u64 = 2_000;
-/// Most passes of one look, and the longest time for which it is continued. A pass needs the ledger's events only
-/// since the pass before it ended.
-const PASSES: u32 = 100;
-const LOOK: Duration = Duration::from_secs(30);
 /// Number of parts of a reading that may wait for the keeper at a time.
 const PARTS: usize = 128;
-/// Pause between attempts, so that the process can get on.
-const PAUSE: Duration = Duration::from_millis(2);
-/// Number of times that a reading is made again because the ledger did not accept it.
-const AGAIN: u32 = 5;
 /// Codes of the coverage notes that say that the ledger did not accept a reading.
 const NOT_TAKEN: [&str; 3] = [
     "reading_too_old",
@@ -73,28 +52,24 @@ impl Tracer {
             return false;
         };
         traced.reading = true;
+        let file = traced.allocator_file.as_ref();
+        let wanted = Wanted {
+            pointer,
+            told: traced.level != Level::Read,
+            layout: file.and_then(|file| self.structures.get(file)).cloned(),
+        };
         let job = Job {
             pid,
             process: traced.handle,
-            pointer,
-            told: traced.level != Level::Read,
             keeper: self.keeper.clone(),
-            began: Instant::now(),
-        };
-        let file = traced.allocator_file.as_ref();
-        let known = match traced.reader.take() {
-            Some(reader) => Earlier::Reader(reader),
-            None => file
-                .and_then(|file| self.structures.get(file))
-                .cloned()
-                .map_or(Earlier::Nothing, Earlier::Layout),
+            parts: 0,
         };
         let orders: Sender<Order> = self.orders.clone();
         let spawned = std::thread::Builder::new()
             .name("reader".to_owned())
             .spawn(move || {
                 let process = job.process;
-                let outcome = job.run(known);
+                let outcome = job.run(wanted);
                 // If the tracer has ended, it needs no answer.
                 let _ = orders.send(Order::Read {
                     pid,
@@ -125,7 +100,7 @@ impl Tracer {
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
         match outcome {
-            ReadingOutcome::Taken { reader, found } => {
+            ReadingOutcome::Taken { layout, found } => {
                 let raced = found.cost.map_or(0, |cost| cost.raced);
                 if traced.level == Level::Read {
                     tracing::debug!(pid, raced, "the allocator's structures were read");
@@ -133,10 +108,8 @@ impl Tracer {
                     tracing::info!(pid, raced, "the allocator's structures were read");
                 }
                 if let Some(file) = &traced.allocator_file {
-                    self.structures
-                        .insert(file.clone(), reader.layout().clone());
+                    self.structures.insert(file.clone(), layout);
                 }
-                traced.reader = Some(reader);
                 traced.baseline.get_or_insert(found);
                 traced.retry = None;
                 self.note(pid, "baseline_not_read", "");
@@ -254,243 +227,42 @@ impl Tracer {
     }
 }
 
-/// What earlier readings have left for the next one.
-enum Earlier {
-    /// The reader of an earlier reading of this process.
-    Reader(Box<Reader>),
-    /// The layout that an earlier reading found for the same library.
-    Layout(Layout),
-    Nothing,
-}
-
-/// Progress of the attempts of one job.
-struct Pace {
-    /// Number of attempts that failed.
-    raced: u32,
-    /// When the attempts began.
-    since: Instant,
-    /// Whether the last attempt to read the process at rest took longer than `SLOW`.
-    slow: bool,
-}
-
-impl Pace {
-    fn is_patient(&self) -> bool {
-        self.raced < ATTEMPTS && self.since.elapsed() < TIME
-    }
-}
-
 struct Job {
     pid: u32,
     process: ProcessHandle,
-    pointer: u64,
-    /// Whether probes report what happens to blocks during the reading, which they do not at level `read`.
-    told: bool,
     keeper: KeeperHandle,
-    began: Instant,
+    /// Number of parts that were handed over.
+    parts: usize,
 }
 
 impl Job {
-    fn run(&self, mut known: Earlier) -> ReadingOutcome {
-        let failed = |why: String, layout| ReadingOutcome::Failed { why, layout };
-        let memory = match ProcessMemory::open_directly(self.pid) {
+    fn run(mut self, wanted: Wanted) -> ReadingOutcome {
+        let failed = |why: String| ReadingOutcome::Failed { why, layout: None };
+        let memory = match ProcessMemory::open(self.pid) {
             Ok(memory) => memory,
-            Err(source) => return failed(format!("its memory cannot be opened: {source}"), None),
+            Err(source) => return failed(format!("its memory cannot be opened: {source}")),
         };
-        let mut pace = Pace {
-            raced: 0,
-            since: self.began,
-            slow: false,
-        };
-        let mut refused = 0;
-        let mut read_before = 0;
-        loop {
-            let remembered = !matches!(known, Earlier::Nothing);
-            let reader = match known {
-                Earlier::Reader(reader) => {
-                    read_before = reader.bytes_read();
-                    Ok(reader)
-                }
-                Earlier::Layout(layout) => Reader::new(layout).map(Box::new),
-                Earlier::Nothing => memscope_structure::find_layout(&memory, self.pointer)
-                    .and_then(Reader::new)
-                    .map(Box::new),
-            };
-            known = Earlier::Nothing;
-            if !remembered && pace.raced == 0 {
-                // The search for the layout takes long in a large process and does not count as an attempt.
-                pace.since = Instant::now();
-                let took = self.began.elapsed().as_secs_f64();
-                tracing::debug!(
-                    pid = self.pid,
-                    took,
-                    "where the allocator keeps things was looked for"
-                );
+        match works::structures(&memory, wanted, &mut self) {
+            Ok(Outcome::Taken {
+                layout,
+                found,
+                cost,
+            }) => {
+                self.append(DaemonRecord::ReadingCost(cost));
+                let found = BaselineRead {
+                    devices: found.devices,
+                    segments: found.segments,
+                    blocks: found.blocks,
+                    allocated_bytes: found.allocated_bytes,
+                    reserved_bytes: found.reserved_bytes,
+                    cost: Some(cost.into()),
+                    ..BaselineRead::default()
+                };
+                ReadingOutcome::Taken { layout, found }
             }
-            let outcome = reader.and_then(|mut reader| {
-                let read = self.read_devices(&memory, &mut reader, &mut pace);
-                read.map_err(|error| {
-                    // The attempt may only have come at a bad moment, so the layout is kept.
-                    if !matches!(error, StructureError::Contradicted { .. }) {
-                        known = Earlier::Layout(reader.layout().clone());
-                    }
-                    error
-                })
-                .map(|found| (reader, found))
-            });
-            match outcome {
-                Ok((reader, mut found)) if self.taken() => {
-                    let cost = ReadingCost {
-                        at_ns: found.cost.map_or(0, |cost| cost.at_boot_ns),
-                        duration_ns: self.began.elapsed().as_nanos() as u64,
-                        bytes_read: reader.bytes_read() - read_before,
-                        raced: pace.raced,
-                    };
-                    found.cost = Some(cost.into());
-                    self.append(DaemonRecord::ReadingCost(cost));
-                    return ReadingOutcome::Taken { reader, found };
-                }
-                Ok((reader, _)) if refused < AGAIN => {
-                    refused += 1;
-                    known = Earlier::Reader(reader);
-                }
-                Ok((reader, _)) => {
-                    let why = "the readings did not fit to the events around them";
-                    return failed(why.to_owned(), Some(reader.layout().clone()));
-                }
-                Err(StructureError::NothingYet { .. }) => return ReadingOutcome::NothingYet,
-                // The remembered layout is not that of this process after all.
-                Err(StructureError::Contradicted { .. }) if remembered => {}
-                // A layout cannot be found while the process changes the structures in which it is searched.
-                Err(
-                    StructureError::LayoutNotFound { .. } | StructureError::Contradicted { .. },
-                ) if pace.is_patient() => {
-                    pace.raced += 1;
-                }
-                Err(error) => {
-                    let layout = match known {
-                        Earlier::Layout(layout) => Some(layout),
-                        _ => None,
-                    };
-                    return failed(crate::error_chain(&error), layout);
-                }
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Reads every device, and hands each accepted reading to the keeper.
-    fn read_devices(
-        &self,
-        memory: &ProcessMemory,
-        reader: &mut Reader,
-        pace: &mut Pace,
-    ) -> Result<BaselineRead, StructureError> {
-        let mut found = BaselineRead::default();
-        let objects = reader.devices(memory, self.pointer)?;
-        for (device, object) in (0i32..).zip(objects) {
-            loop {
-                match self.read_device(memory, reader, object, device, &mut pace.slow) {
-                    Ok((at_ns, reading)) => {
-                        found.cost.get_or_insert_default().at_boot_ns = at_ns;
-                        add(&mut found, &reading);
-                        self.hold(at_ns, reading);
-                        break;
-                    }
-                    Err(StructureError::Raced { last, .. }) if pace.is_patient() => {
-                        tracing::debug!(pid = self.pid, last, "a reading came to nothing");
-                        pace.raced += 1;
-                    }
-                    Err(error) => return Err(error),
-                }
-                std::thread::sleep(PAUSE);
-            }
-        }
-        Ok(found)
-    }
-
-    /// One attempt at a device's allocator. A small allocator is read at a moment at which nothing changes. A large
-    /// one in use has no such moment: it is looked at while it changes, and its state is computed with what happened
-    /// since the look began.
-    fn read_device(
-        &self,
-        memory: &ProcessMemory,
-        reader: &mut Reader,
-        object: u64,
-        device: i32,
-        slow: &mut bool,
-    ) -> Result<(u64, DeviceReading), StructureError> {
-        let blocks = reader.active_blocks(memory, object)?;
-        if !(self.told && (blocks > LARGE || *slow)) {
-            let began = Instant::now();
-            // Events from here on may or may not be in the reading. The ledger applies them to it, and recognises
-            // those that are in it already.
-            let at_ns = clock::boot_ns();
-            let read = reader.read_device(memory, object, device, 1);
-            *slow = began.elapsed() > SLOW;
-            return Ok((at_ns, read?));
-        }
-        // The next attempt is made at rest again: the last one may have been slow because the machine was.
-        *slow = false;
-        let clock = &mut clock::boot_ns;
-        let mut look = reader.look(memory, object, clock)?;
-        let began = Instant::now();
-        let mut passes = 1;
-        loop {
-            let changes = if look.is_still() {
-                Vec::new()
-            } else {
-                self.changes(device, object, look.began_ns())?
-            };
-            match reader.settle(&look, device, &changes) {
-                Err(StructureError::Raced { last, .. })
-                    if blocks > SMALL && passes < PASSES && began.elapsed() < LOOK =>
-                {
-                    tracing::debug!(pid = self.pid, passes, last, "a look is gone on with");
-                }
-                settled => return Ok((look.ended_ns(), settled?)),
-            }
-            passes += 1;
-            reader.go_on(memory, &mut look, &changes, clock)?;
-        }
-    }
-
-    fn changes(
-        &self,
-        device: i32,
-        object: u64,
-        since_ns: u64,
-    ) -> Result<Vec<Change>, StructureError> {
-        let not = |why: &str| StructureError::Raced {
-            attempts: 1,
-            last: why.to_owned(),
-        };
-        let process = self.process;
-        let asked = self
-            .keeper
-            .ask_blocking(move |ledger, _| ledger.pool_changes(process, device, object, since_ns));
-        let changes = asked
-            .flatten()
-            .ok_or_else(|| not("records were lost meanwhile"))?;
-        Ok(changes.into_iter().filter_map(change).collect())
-    }
-
-    fn hold(&self, at_ns: u64, device: DeviceReading) {
-        let segments = device.segments.into_iter().map(held).collect();
-        let parts = held_parts(HeldPart {
-            at_ns,
-            device: device.device,
-            allocator: device.allocator,
-            total_allocated: device.allocated_bytes,
-            total_reserved: device.reserved_bytes,
-            segments,
-            ..HeldPart::default()
-        });
-        for (count, part) in parts.into_iter().enumerate() {
-            // Millions of blocks make thousands of parts, and the keeper must be able to answer others in between.
-            if count % PARTS == PARTS - 1 {
-                let _ = self.keeper.ask_blocking(|_, _| ());
-            }
-            self.append(DaemonRecord::Held(part));
+            Ok(Outcome::NothingYet) => ReadingOutcome::NothingYet,
+            Ok(Outcome::Failed { why, layout }) => ReadingOutcome::Failed { why, layout },
+            Err(error) => failed(format!("its structures cannot be read: {error}")),
         }
     }
 
@@ -501,18 +273,43 @@ impl Job {
             record,
         });
     }
+}
 
-    /// Whether the ledger has accepted the reading.
-    fn taken(&self) -> bool {
+impl Outside for Job {
+    fn changes(
+        &mut self,
+        device: i32,
+        object: u64,
+        since_ns: u64,
+    ) -> io::Result<Option<Vec<Change>>> {
         let process = self.process;
-        self.keeper
-            .ask_blocking(move |ledger, _| {
-                let notes = ledger.coverage(process).unwrap_or_default();
-                !notes
-                    .iter()
-                    .any(|note| NOT_TAKEN.contains(&note.code.as_str()))
-            })
-            .unwrap_or(true)
+        let asked = self
+            .keeper
+            .ask_blocking(move |ledger, _| ledger.pool_changes(process, device, object, since_ns));
+        Ok(asked
+            .flatten()
+            .map(|changes| changes.into_iter().filter_map(change).collect()))
+    }
+
+    fn hold(&mut self, part: HeldPart) -> io::Result<()> {
+        self.parts += 1;
+        // Millions of blocks make thousands of parts, and the keeper must be able to answer others in between.
+        if self.parts.is_multiple_of(PARTS) {
+            let _ = self.keeper.ask_blocking(|_, _| ());
+        }
+        self.append(DaemonRecord::Held(part));
+        Ok(())
+    }
+
+    fn is_taken(&mut self) -> io::Result<bool> {
+        let process = self.process;
+        let asked = self.keeper.ask_blocking(move |ledger, _| {
+            let notes = ledger.coverage(process).unwrap_or_default();
+            !notes
+                .iter()
+                .any(|note| NOT_TAKEN.contains(&note.code.as_str()))
+        });
+        Ok(asked.unwrap_or(true))
     }
 }
 
@@ -535,46 +332,4 @@ fn change(change: PoolChange) -> Option<Change> {
         stream: change.stream,
         pool: change.pool,
     })
-}
-
-fn add(found: &mut BaselineRead, reading: &DeviceReading) {
-    found.devices += u32::from(reading.reserved_bytes > 0);
-    found.segments += reading.segments.len() as u64;
-    found.allocated_bytes += reading.allocated_bytes;
-    found.reserved_bytes += reading.reserved_bytes;
-    found.blocks += reading
-        .segments
-        .iter()
-        .flat_map(|segment| &segment.blocks)
-        .filter(|block| block.state == BlockState::Allocated)
-        .count() as u64;
-}
-
-fn held(segment: SegmentReading) -> HeldSegment {
-    let rooms = segment
-        .blocks
-        .iter()
-        .filter(|block| block.state == BlockState::Inactive && block.requested != 0)
-        .map(|block| (block.addr, block.requested))
-        .collect();
-    HeldSegment {
-        addr: segment.addr,
-        size: segment.size,
-        stream: segment.stream,
-        large: segment.large,
-        pool: segment.pool,
-        expandable: segment.expandable,
-        space: segment.space,
-        rooms,
-        holes: segment.holes,
-        blocks: segment
-            .blocks
-            .into_iter()
-            .filter(|block| block.state != BlockState::Inactive)
-            .map(|block| {
-                let pending = block.state == BlockState::PendingFree;
-                (block.addr, block.size, block.requested, pending)
-            })
-            .collect(),
-    }
 }

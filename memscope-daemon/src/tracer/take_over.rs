@@ -179,7 +179,6 @@ impl Tracer {
             backend: process.backend.clone(),
             reading: false,
             read_again: false,
-            reader: None,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),

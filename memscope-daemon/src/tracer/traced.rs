@@ -73,9 +73,6 @@ pub struct Traced {
     pub reading: bool,
     /// Whether another reading is wanted when that one has ended.
     pub read_again: bool,
-    /// Knows where the allocator's structures lie, once they were read. `None` while a reading that uses it is under
-    /// way.
-    pub reader: Option<Box<memscope_structure::Reader>>,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
     /// Pause after the last failed reading. `None` while none has failed since the last success.

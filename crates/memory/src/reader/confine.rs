@@ -21,7 +21,7 @@ const NOT_TO_READ: u64 =
 const MOST_FILES: u64 = 16;
 
 /// The system calls that a reader makes. Memory is allocated by the last ones.
-const ALLOWED: [libc::c_long; 27] = [
+const ALLOWED: [libc::c_long; 30] = [
     libc::SYS_process_vm_readv,
     libc::SYS_pread64,
     libc::SYS_newfstatat,
@@ -43,6 +43,9 @@ const ALLOWED: [libc::c_long; 27] = [
     libc::SYS_restart_syscall,
     libc::SYS_sigaltstack,
     libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_munmap,

@@ -18,7 +18,7 @@ use pool::Readers;
 
 pub use pool::ARGUMENT;
 pub use serve::serve;
-pub(crate) use wire::MOST_TOLD;
+pub(crate) use wire::{MOST_TOLD, Question};
 
 static READERS: OnceLock<Readers> = OnceLock::new();
 

@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use zerocopy::FromBytes;
 
-use super::wire::{self, Answer, MOST_RANGES, Question, Range};
+use super::wire::{self, Answer, MOST_RANGES, Question, Range, Said};
 use crate::owner::Owner;
 use crate::part::Part;
 use crate::place::FileFacts;
 use crate::place::MOST_BYTES;
+use crate::process::{AskBack, Patience};
 
 /// The one argument with which a program must be started to become a reader.
 pub const ARGUMENT: &str = "--read-for-memscoped";
 
-/// Most readers of one user's processes at a time. Who needs another one waits.
+/// Most readers of one user's processes at a time, and as many for work that may take long. Who needs another one waits.
 const MOST_READERS: usize = 4;
 /// Most readers of one user's processes that were given up and have not ended. While there are so many, nothing of that
 /// user's is read.
@@ -33,7 +34,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const IDLE_BESIDE: Duration = Duration::from_secs(2);
 /// Time between two looks at whether a reader goes on.
 const LOOK: Duration = Duration::from_millis(25);
-/// Longest time for which a reader may work on one question.
+/// Longest time for which a reader may work on one question, but for work that may take long.
 const LONGEST: Duration = Duration::from_secs(10);
 /// How long readers of one process may have stood still in vain, and how much of it is forgiven with each second that passes. Beyond that, the
 /// process is left alone. So it costs a tenth of the time of whoever reads it, and all processes of a user together cost half of it.
@@ -67,8 +68,26 @@ struct State {
 struct User {
     idle: Vec<Reader>,
     at_work: usize,
+    /// Those whose work may take long.
+    at_length: usize,
     given_up: Vec<Child>,
     in_vain: InVain,
+}
+
+impl User {
+    /// The places that are taken, of those for work that may take so long: what is short never waits for what takes long.
+    fn places(&mut self, patience: Patience) -> &mut usize {
+        if patience.whole > LONGEST {
+            &mut self.at_length
+        } else {
+            &mut self.at_work
+        }
+    }
+
+    fn leave(&mut self, patience: Patience) {
+        let places = self.places(patience);
+        *places = places.saturating_sub(1);
+    }
 }
 
 /// Time for which readers stood still in vain.
@@ -154,18 +173,17 @@ impl Readers {
         Ok(())
     }
 
-    /// Has work done on a process's memory. Nobody waits longer than `patience` for a reader that stands still.
+    /// Has work done on the process's memory whose memory file this is.
     pub(crate) fn work(
         &self,
         owner: Owner,
-        (pid, file): (i32, &File),
-        number: u32,
-        told: &[u8],
-        patience: Duration,
+        file: &File,
+        question: &Question,
+        patience: Patience,
+        reply: &mut AskBack<'_>,
     ) -> io::Result<Vec<u8>> {
-        let told = told.to_vec();
-        let question = Question::Work { pid, number, told };
-        let answer = self.ask(owner, &question, Some(file.as_fd()), patience)?;
+        let about = Some(file.as_fd());
+        let answer = self.ask_and_reply(owner, question, about, patience, reply)?;
         Ok(answer.bytes)
     }
 
@@ -211,13 +229,29 @@ impl Readers {
         owner: Owner,
         question: &Question,
         about: Option<BorrowedFd<'_>>,
-        patience: Duration,
+        still: Duration,
+    ) -> io::Result<Answer> {
+        let patience = Patience {
+            still,
+            whole: LONGEST,
+        };
+        let reply = &mut |_: &[u8]| Err(wire::malformed());
+        self.ask_and_reply(owner, question, about, patience, reply)
+    }
+
+    fn ask_and_reply(
+        &self,
+        owner: Owner,
+        question: &Question,
+        about: Option<BorrowedFd<'_>>,
+        patience: Patience,
+        reply: &mut AskBack<'_>,
     ) -> io::Result<Answer> {
         let mut reader = self.take(owner, patience)?;
-        let outcome = reader.ask(question, about, patience);
+        let outcome = reader.ask(question, about, patience, reply);
         let mut state = self.state();
         let user = state.users.entry(owner.uid).or_default();
-        user.at_work = user.at_work.saturating_sub(1);
+        user.leave(patience);
         let result = match outcome {
             Ok(result) => {
                 reader.used = Instant::now();
@@ -239,16 +273,22 @@ impl Readers {
             }
         };
         drop(state);
-        self.returned.notify_one();
+        self.returned.notify_all();
         result
     }
 
     /// A reader for this user, who has one of the user's places from then on. While others have all places, it is waited for one, as long
     /// as their readers may take: whoever is in a hurry waits no longer than it would wait for the reader itself.
-    fn take(&self, owner: Owner, patience: Duration) -> io::Result<Reader> {
+    fn take(&self, owner: Owner, patience: Patience) -> io::Result<Reader> {
         let mut state = self.state();
         let now = Instant::now();
-        let until = now + if patience < MEMORY { patience } else { LONGEST };
+        let is_hurried = patience.still < MEMORY;
+        let until = now
+            + if is_hurried {
+                patience.still
+            } else {
+                patience.whole
+            };
         let process = state.processes.get(&owner.pid);
         if process.is_some_and(|process| process.is_too_much(now, OF_PROCESS)) {
             return Err(owner.is_left_alone());
@@ -259,13 +299,12 @@ impl Readers {
             if user.given_up.len() >= MOST_GIVEN_UP || user.in_vain.is_too_much(now, OF_USER) {
                 return Err(owner.is_left_alone());
             }
-            if let Some(reader) = user.idle.pop() {
-                user.at_work += 1;
-                return Ok(reader);
-            }
-            if user.at_work < MOST_READERS {
-                user.at_work += 1;
-                break;
+            if *user.places(patience) < MOST_READERS {
+                *user.places(patience) += 1;
+                match user.idle.pop() {
+                    Some(reader) => return Ok(reader),
+                    None => break,
+                }
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -281,10 +320,9 @@ impl Readers {
         let started = self.start();
         if started.is_err() {
             let mut state = self.state();
-            let user = state.users.entry(owner.uid).or_default();
-            user.at_work = user.at_work.saturating_sub(1);
+            state.users.entry(owner.uid).or_default().leave(patience);
             drop(state);
-            self.returned.notify_one();
+            self.returned.notify_all();
         }
         started
     }
@@ -337,7 +375,7 @@ impl State {
                 .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
         }
         self.users.retain(|_, user| {
-            let readers = user.at_work + user.idle.len() + user.given_up.len();
+            let readers = user.at_work + user.at_length + user.idle.len() + user.given_up.len();
             readers > 0 || !user.in_vain.left(now).is_zero()
         });
     }
@@ -362,17 +400,26 @@ impl Reader {
         &mut self,
         question: &Question,
         about: Option<BorrowedFd<'_>>,
-        patience: Duration,
+        patience: Patience,
+        reply: &mut AskBack<'_>,
     ) -> Result<io::Result<Answer>, Lost> {
+        let began = Instant::now();
         wire::ask(&mut self.socket, question, about).map_err(Lost::Broken)?;
-        self.wait(patience)?;
-        wire::answered(&mut self.socket, question.most()).map_err(Lost::Broken)
+        loop {
+            self.wait(began, patience)?;
+            match wire::said(&mut self.socket, question.most()).map_err(Lost::Broken)? {
+                Said::Answer(answer) => return Ok(answer),
+                Said::Asks(bytes) => {
+                    let answer = |bytes| Answer { bytes, place: None };
+                    let reply = reply(&bytes).map(answer);
+                    wire::answer(&mut self.socket, reply).map_err(Lost::Broken)?;
+                }
+            }
+        }
     }
 
-    /// Waits for the beginning of an answer. A reader that stands still for as long as `patience` says hangs. On a busy machine
-    /// it waits for a processor, and that does not count.
-    fn wait(&self, patience: Duration) -> Result<(), Lost> {
-        let began = Instant::now();
+    /// Waits until the reader says something. On a busy machine it waits for a processor, and that is no standing still.
+    fn wait(&self, began: Instant, patience: Patience) -> Result<(), Lost> {
         let mut stood_still = Duration::ZERO;
         let mut before = None;
         loop {
@@ -387,8 +434,11 @@ impl Reader {
             } else {
                 stood_still + LOOK
             };
-            if stood_still >= patience || began.elapsed() > LONGEST {
-                return Err(Lost::Hangs(began.elapsed()));
+            if stood_still >= patience.still {
+                return Err(Lost::Hangs(stood_still));
+            }
+            if began.elapsed() > patience.whole {
+                return Err(Lost::Hangs(patience.whole.min(LONGEST)));
             }
         }
     }

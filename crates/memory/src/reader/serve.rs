@@ -34,12 +34,18 @@ pub fn serve(works: &[Work]) -> ExitCode {
 
 fn answer_all(mut socket: UnixStream, works: &[Work]) -> io::Result<()> {
     while let Some((question, about)) = wire::asked(&mut socket)? {
-        wire::answer(&mut socket, read(&question, about, works))?;
+        let read = read(&question, about, works, &mut socket);
+        wire::answer(&mut socket, read)?;
     }
     Ok(())
 }
 
-fn read(question: &Question, about: Option<OwnedFd>, works: &[Work]) -> io::Result<Answer> {
+fn read(
+    question: &Question,
+    about: Option<OwnedFd>,
+    works: &[Work],
+    socket: &mut UnixStream,
+) -> io::Result<Answer> {
     let about = about.ok_or_else(wire::malformed);
     let bytes = match question {
         Question::Memory { pid, ranges } => {
@@ -55,7 +61,7 @@ fn read(question: &Question, about: Option<OwnedFd>, works: &[Work]) -> io::Resu
             let work = works.iter().find(|work| work.number == *number);
             let work = work.ok_or_else(wire::malformed)?;
             let memory = ProcessMemory::of_file(*pid, File::from(about?));
-            let bytes = (work.run)(&memory, told)?;
+            let bytes = (work.run)(&memory, told, &mut |bytes| wire::ask_back(socket, bytes))?;
             if bytes.len() as u64 > MOST_BYTES {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }

@@ -91,6 +91,17 @@ struct AnswerHead {
     /// Number of the error; 0 if there is none.
     error: i32,
     len: u32,
+    /// 1: it is no answer, but a question that is asked back.
+    asks: u32,
+}
+
+/// What a reader says.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// What it has read, or what it met when it read.
+    Answer(io::Result<Answer>),
+    /// A question that its work asks back.
+    Asks(Vec<u8>),
 }
 
 /// What a reader has read.
@@ -206,6 +217,7 @@ pub(crate) fn answer(socket: &mut UnixStream, read: io::Result<Answer>) -> io::R
     let head = AnswerHead {
         error,
         len: answer.bytes.len() as u32,
+        asks: 0,
     };
     let place = answer.place.as_ref().map(AsFd::as_fd);
     send(socket, head.as_bytes(), place)?;
@@ -222,18 +234,40 @@ fn number(error: &io::Error) -> i32 {
     }
 }
 
-/// Receives an answer of at most `most` bytes. The inner error is what the other side met when it read.
-pub(crate) fn answered(socket: &mut UnixStream, most: u64) -> io::Result<io::Result<Answer>> {
+/// Receives what a reader says, of at most `most` bytes.
+pub(crate) fn said(socket: &mut UnixStream, most: u64) -> io::Result<Said> {
     let (head, place) = receive::<AnswerHead>(socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     if head.error != 0 {
-        return Ok(Err(io::Error::from_raw_os_error(head.error)));
+        let error = io::Error::from_raw_os_error(head.error);
+        return Ok(Said::Answer(Err(error)));
     }
     if u64::from(head.len) > most {
         return Err(malformed());
     }
     let mut bytes = vec![0; head.len as usize];
     socket.read_exact(&mut bytes)?;
-    Ok(Ok(Answer { bytes, place }))
+    Ok(match head.asks {
+        0 => Said::Answer(Ok(Answer { bytes, place })),
+        _ => Said::Asks(bytes),
+    })
+}
+
+/// The reader's side: asks back, and receives the reply.
+pub(crate) fn ask_back(socket: &mut UnixStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let head = AnswerHead {
+        error: 0,
+        len: bytes.len() as u32,
+        asks: 1,
+    };
+    send(socket, head.as_bytes(), None)?;
+    socket.write_all(bytes)?;
+    match said(socket, u64::from(u32::MAX))? {
+        Said::Answer(answer) => answer.map(|answer| answer.bytes),
+        Said::Asks(_) => Err(malformed()),
+    }
 }
 
 fn send(socket: &mut UnixStream, bytes: &[u8], beside: Option<BorrowedFd<'_>>) -> io::Result<()> {

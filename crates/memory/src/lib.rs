@@ -3,6 +3,7 @@
 //! Owns: the one way in which memscope reads the memory of a traced process and the files that it has mapped, and the reader
 //! processes that do it for the daemon. Refuses: to write, to stop the process, and to know what lies at an address.
 
+mod ask;
 pub mod file;
 mod gather;
 mod owner;
@@ -11,6 +12,7 @@ mod place;
 mod process;
 pub mod reader;
 
+pub use ask::{AskBack, Patience};
 pub use owner::Owner;
 pub use part::{Memory, Part};
-pub use process::{AskBack, Patience, ProcessMemory, Work};
+pub use process::{ProcessMemory, Work};

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::time::Duration;
 
+use crate::ask::{AskBack, Patience};
 use crate::gather::{gather, gather_one};
 use crate::owner::Owner;
 use crate::part::{Memory, Part};
@@ -20,18 +20,6 @@ pub struct Work {
     pub number: u32,
     /// Does it, with what it is told, and can ask back.
     pub run: fn(&ProcessMemory, &[u8], &mut AskBack<'_>) -> io::Result<Vec<u8>>,
-}
-
-/// Answers a question that a work asks back.
-pub type AskBack<'a> = dyn FnMut(&[u8]) -> io::Result<Vec<u8>> + 'a;
-
-/// How long a reader is waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Longest time for which it may stand still: it has no processor, wants none, and waits for nothing new.
-    pub still: Duration,
-    /// Longest time for which it may work.
-    pub whole: Duration,
 }
 
 /// The memory of a live process. It stays tied to the memory image that the process had when it

@@ -256,7 +256,6 @@ impl Job {
                     allocated_bytes: found.allocated_bytes,
                     reserved_bytes: found.reserved_bytes,
                     cost: Some(cost.into()),
-                    ..BaselineRead::default()
                 };
                 ReadingOutcome::Taken { layout, found }
             }

@@ -15,11 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use zerocopy::FromBytes;
 
 use super::wire::{self, Answer, MOST_RANGES, Question, Range, Said};
+use crate::ask::{AskBack, Patience};
 use crate::owner::Owner;
 use crate::part::Part;
 use crate::place::FileFacts;
 use crate::place::MOST_BYTES;
-use crate::process::{AskBack, Patience};
 
 /// The one argument with which a program must be started to become a reader.
 pub const ARGUMENT: &str = "--read-for-memscoped";

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
-    Calls, Daemon, Library, Program, coverage, executable, library, number, scratch, sim, until,
+    Calls, Daemon, LONG, Library, Program, coverage, executable, library, number, scratch, sim,
+    until,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -149,6 +150,42 @@ fn memory_that_is_withheld() {
         test: "memory_that_is_withheld",
     }
     .is_told();
+}
+
+/// What is withheld is read in one go with all that is made of it, so nobody but that reader waits.
+#[test]
+fn structures_that_are_withheld() {
+    let daemon = Daemon::start();
+    let mut neighbour = Calls::start(&[]);
+    daemon.attach(neighbour.pid(), "segments");
+    let allocator = library(
+        "allocator.c",
+        "libc10_cuda.so",
+        Library::None,
+        &["-DNATIVE"],
+    );
+    let (mut program, _folder) = withholding(&allocator, "withheld");
+    done(&mut program, &format!("load {}", allocator.display()));
+    done(&mut program, "become");
+    done(&mut program, "cover native 1");
+    done(&mut program, "hold reads");
+    let pid = program.pid_text();
+    let attach = ["attach", "--pid", &pid, "--level", "read", "--json"];
+    let (answer, code) = meanwhile(&daemon, &mut neighbour, &attach);
+    assert_eq!(code, 0, "{answer:#}");
+    let stats = until(LONG, "the reading is given up", || {
+        let (stats, code) = meanwhile(&daemon, &mut neighbour, &["stats", "--pid", &pid, "--json"]);
+        assert_eq!(code, 0, "{stats:#}");
+        coverage(&stats)
+            .contains(&"reading_failed")
+            .then_some(stats)
+    });
+    assert_eq!(stats["backend"]["kind"], "native", "{stats:#}");
+    let notes = stats["coverage"].to_string();
+    assert!(notes.contains("was not delivered"), "{notes}");
+    let status = daemon.json(&["status"]);
+    assert!(number(&status["reads_given_up"]) > 0, "{status:#}");
+    killed(daemon);
 }
 
 /// While the kernel places a probe it reads the file, and no program on the machine can start another one until it has. So no

@@ -143,9 +143,10 @@ static void obey(void) {
         /* As code, and nothing of it is read. */
         if (mmap(NULL, size, PROT_READ | PROT_EXEC, MAP_PRIVATE, open_it(), 0) == MAP_FAILED) fail("mmap");
     } else if (is("cover")) {
-        /* Puts a page of the file where this symbol of the library lies. */
+        /* Puts a page of the file where this symbol of the library lies, or so many pages behind it. */
         uintptr_t place = (uintptr_t)dlsym(library, words[1]) & ~(uintptr_t)4095;
         if (!place) fail("no such symbol");
+        if (words[2]) place += number(2) * 4096;
         if (mmap((void *)place, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED, open_it(), 0) == MAP_FAILED) fail("mmap");
     } else if (is("malloc")) {
         int (*allocate)(void **, size_t) = (int (*)(void **, size_t))dlsym(library, "cudaMalloc");

@@ -1,6 +1,6 @@
 //! `cargo xtask chaos`: daemons that are killed, panic or hand over at random moments, while processes allocate and questions are under
-//! way; some of them with a full, failing or slow disk, after a reboot's worth of losses, or of another build. The next daemon
-//! must know what PyTorch knows: each block, and how many there were.
+//! way; some of them with a full, failing or slow disk, with readers that hang, after a reboot's worth of losses, or of another build. The
+//! next daemon must know what PyTorch knows: each block, and how many there were.
 
 mod disk;
 mod node;
@@ -76,10 +76,12 @@ enum Event {
     Starts(Trouble),
     /// What was pinned has vanished when the next daemon starts, as after a reboot.
     Vanish,
+    /// The daemon's reader processes answer no more.
+    Hang,
 }
 
 /// All events. They come in any order, and none comes again before all have come.
-const EVENTS: [Event; 8] = [
+const EVENTS: [Event; 9] = [
     Event::Nothing,
     Event::Nothing,
     Event::Runs(Trouble::Full),
@@ -88,6 +90,7 @@ const EVENTS: [Event; 8] = [
     Event::Starts(Trouble::Full),
     Event::Starts(Trouble::Errors),
     Event::Vanish,
+    Event::Hang,
 ];
 
 /// What came of it.
@@ -208,6 +211,15 @@ impl Chaos<'_> {
         if let Event::Runs(what) = event {
             trouble = self.trouble_while_it_runs(what)?;
         }
+        let hung = if event == Event::Hang {
+            self.tally.event("readers hung");
+            let hung = self.node.hang_readers()?;
+            self.pause(RUNS);
+            self.tally.compare(&self.node, &mut self.traced)?;
+            Some(hung)
+        } else {
+            None
+        };
         let busy = if self.rng.bool() {
             let (name, child) = question(&self.node, &self.traced, &mut self.rng)?;
             *self.tally.interrupted.entry(name).or_default() += 1;
@@ -217,6 +229,7 @@ impl Chaos<'_> {
             None
         };
         self.node.end(end)?;
+        drop(hung);
         // There is room again before the next daemon starts.
         drop(trouble.take());
         *self.tally.ends.entry(format!("{end:?}")).or_default() += 1;

@@ -28,6 +28,27 @@ pub enum End {
     Panic(&'static str),
 }
 
+/// Reader processes that were stopped. They end when this is dropped.
+pub struct Hung(Vec<u32>);
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        for pid in self.0.drain(..).filter(|pid| is_reader(*pid)) {
+            signal(pid, libc::SIGKILL);
+        }
+    }
+}
+
+fn is_reader(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|words| words.ends_with(b"\0--read-for-memscoped\0"))
+}
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: a system call without pointers; the process was just seen to be what it is taken for.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
 /// The place, and the daemon that runs there.
 pub struct Node {
     folder: TempDir,
@@ -81,6 +102,27 @@ impl Node {
         let bpf = self.file("bpf");
         process::run(Command::new("umount").arg(&bpf))?;
         mount_bpf(&bpf)
+    }
+
+    /// Stops the daemon's reader processes, of which it has some while it takes over and a minute longer.
+    pub fn hang_readers(&self) -> Result<Hung> {
+        let running = self.running.as_ref().context("no memscoped runs")?;
+        let mut hung = Hung(Vec::new());
+        for thread in std::fs::read_dir(format!("/proc/{}/task", running.0.id()))? {
+            let children = std::fs::read_to_string(thread?.path().join("children"));
+            let children = children.unwrap_or_default();
+            let readers = children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse().ok());
+            for pid in readers.filter(|pid| is_reader(*pid)) {
+                signal(pid, libc::SIGSTOP);
+                hung.0.push(pid);
+            }
+        }
+        if hung.0.is_empty() {
+            bail!("memscoped has no reader that could hang");
+        }
+        Ok(hung)
     }
 
     /// The maps that the last daemon has written down, in its words.

@@ -166,9 +166,9 @@ impl Holder {
     }
 }
 
-/// Chooses what goes first, when all processes together may take `limit` bytes: traces of ended processes; then of the
-/// process that takes the most beyond an equal share its trace, its history, its stacks, and at last the process itself.
-/// `None` if nobody takes more than an equal share.
+/// Chooses what goes first, when all processes together may take `limit` bytes: traces of ended processes, then ended processes,
+/// those first that take the most; then of the process that takes the most beyond an equal share its trace, its history, its
+/// stacks, and at last the process itself. `None` if nobody takes more than an equal share.
 pub fn choose(holders: &[Holder], limit: u64) -> Option<(ProcessHandle, ShedPart)> {
     let left = || {
         let all = holders.iter();
@@ -177,6 +177,11 @@ pub fn choose(holders: &[Holder], limit: u64) -> Option<(ProcessHandle, ShedPart
     let traces = left().filter(|one| one.ended && one.is_worth(ShedPart::Trace, limit));
     if let Some(ended) = traces.max_by_key(|one| (one.kept.trace, one.process)) {
         return Some((ended.process, ShedPart::Trace));
+    }
+    // Nobody who is traced loses anything as long as there is one who is not.
+    let ended = left().filter(|one| one.ended && one.kept.all() > 0);
+    if let Some(ended) = ended.max_by_key(|one| (one.kept.all(), one.process)) {
+        return Some((ended.process, ShedPart::Process));
     }
     let share = limit / left().count().max(1) as u64;
     let most = left()
@@ -219,6 +224,8 @@ mod tests {
         };
         assert_eq!(ask(&[&loud, &quiet, &ended]), Some((3, ShedPart::Trace)));
         ended.gone.push(ShedPart::Trace);
+        assert_eq!(ask(&[&loud, &quiet, &ended]), Some((3, ShedPart::Process)));
+        ended.gone.push(ShedPart::Process);
         assert_eq!(ask(&[&loud, &quiet, &ended]), Some((1, ShedPart::Trace)));
         loud.gone.push(ShedPart::Trace);
         // It has no history that would be worth it.
@@ -228,6 +235,22 @@ mod tests {
         loud.gone.push(ShedPart::Process);
         // Nobody else takes more than a share.
         assert_eq!(ask(&[&loud, &quiet, &ended]), None);
+    }
+
+    #[test]
+    fn processes_that_have_ended_go_before_one_that_is_traced() {
+        // Each of those that have ended takes less than an equal share, and the one that is traced takes more.
+        let mut all: Vec<Holder> = (1..=30).map(|one| holder(one, true, 0, 0, 3)).collect();
+        all.push(holder(31, false, 0, 0, 5));
+        for ended in (1..=30).rev() {
+            let gone = (ProcessHandle(ended), ShedPart::Process);
+            assert_eq!(choose(&all, LIMIT), Some(gone));
+            let its = all.iter_mut().find(|one| one.process == gone.0).unwrap();
+            its.gone.push(ShedPart::Process);
+            // What is left of it does not count.
+            its.kept.rest = 1 << 20;
+        }
+        assert_eq!(choose(&all, LIMIT), None);
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact() {
     Met {
         what: "memory of the daemon",
         most: "`--memory`".to_owned(),
-        beyond: "the process that takes the most loses its trace, its history, its stacks, and at last everything",
+        beyond: "processes that have ended go; then the process that takes the most loses its trace, its history, its stacks, and at last everything",
         told: "`shed` in `status`; `trace_shed`, `history_shed`, `stacks_shed` in coverage; error `given_up`",
         test: "a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact",
     }

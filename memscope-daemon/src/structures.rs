@@ -69,7 +69,7 @@ pub struct Wanted {
 pub struct Found {
     /// Devices that hold memory.
     pub devices: u32,
-    /// Their segments.
+    /// Segments that these devices have, of all pools together.
     pub segments: u64,
     /// Blocks that are handed out.
     pub blocks: u64,

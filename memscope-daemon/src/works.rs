@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::structures::{self, Outcome, Outside, Wanted};
 
-/// All works.
+/// The works that a reader process can be asked for.
 pub const ALL: [Work; 3] = [NAMES, PLACES, STRUCTURES];
 
 const NAMES: Work = Work {
@@ -36,7 +36,7 @@ const STRUCTURES: Work = Work {
 };
 
 /// How long the keeper waits for a reader, and how long it asks for nothing of that process after it waited in vain. So a process that
-/// withholds its memory takes one part in a thousand of the keeper's time.
+/// withholds its memory takes about one part in a thousand of the keeper's time, and one that delivers it slowly at most one in thirty.
 const PATIENCE: Patience = Patience {
     still: Duration::from_millis(50),
     whole: Duration::from_secs(2),

@@ -426,11 +426,6 @@ impl Interpreter {
         }
     }
 
-    /// Whether there is a code object at this address now.
-    pub fn is_code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> io::Result<bool> {
-        self.codes().is_code(memory, address)
-    }
-
     /// Reads the code object at this address; an error where there is none.
     pub fn code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> Result<Code, CodeError> {
         self.codes().read(memory, address)

@@ -279,8 +279,8 @@ impl Chaos<'_> {
         Ok(())
     }
 
-    /// Brings the disk into trouble. What the daemon says meanwhile is right all the same. By chance the disk is well again before the daemon
-    /// ends.
+    /// Brings the disk into trouble. What the daemon says meanwhile is right all the same.
+    /// By chance the disk is well again before the daemon ends.
     fn trouble_while_it_runs(&mut self, what: Trouble) -> Result<Option<Troubled>> {
         let (name, what) = match what {
             Trouble::Full => ("the disk was full", what),

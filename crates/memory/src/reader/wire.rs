@@ -38,9 +38,9 @@ pub(crate) enum Question {
     },
     /// Work on the memory of a process, whose memory file is beside it.
     Work {
-        /// The process.
+        /// Pid of the process whose memory it is.
         pid: i32,
-        /// Which work.
+        /// Number by which the reader finds the work.
         number: u32,
         /// What the work is told.
         told: Vec<u8>,

@@ -6,6 +6,7 @@ pub mod config;
 pub mod dump;
 pub mod earlier;
 mod ended;
+mod holders;
 pub mod import;
 pub mod ingest;
 pub mod keeper;

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::ended::still_there;
+use crate::holders;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
 use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
@@ -343,6 +344,56 @@ impl Daemon for Serving {
         })
         .await
         .map(Arc::new)
+    }
+
+    async fn holders(
+        &self,
+        request: v1::HoldersRequest,
+        before: Arc<SnapshotReport>,
+    ) -> Result<v1::HoldersResponse, Refusal> {
+        if self.tracer.is_none() {
+            return Err(Refusal::Replaying);
+        }
+        let pid = request.pid;
+        let ended_ns = before.process.ended_ns;
+        let ended_ns = self
+            .about(pid, move |ledger, _, _| {
+                Some(ended_ns.map(|ended| ledger.unix_ns(ended)))
+            })
+            .await?;
+        still_there(&before.process, ended_ns)?;
+        let held = holders::blocks(&before, request.address);
+        if let (Some(address), true) = (request.address, held.is_empty()) {
+            return Err(Refusal::Invalid {
+                what: format!("no block of process {pid} has the address {address:#x} in it"),
+                hint: "`memscope-ctl snapshot --format json` has the addresses of all blocks"
+                    .to_owned(),
+            });
+        }
+        let addresses = held.iter().map(|block| block.address).collect();
+        let began = Instant::now();
+        let read = tokio::task::spawn_blocking(move || holders::read(pid, addresses)).await;
+        let reading = read.map_err(|source| Refusal::Internal {
+            what: "the reading of Python's objects failed".to_owned(),
+            source: Box::new(source),
+        })??;
+        let duration_ns = began.elapsed().as_nanos() as u64;
+        let handle = before.process.handle;
+        let after = self
+            .about(pid, move |ledger, process, as_of| {
+                (process == handle).then(|| ledger.snapshot(process, as_of))?
+            })
+            .await?;
+        let held = holders::still_there(&held, &holders::blocks(&after, request.address));
+        let mut answer = holders::answer(&reading, &held, request.limit);
+        answer.coverage.extend(before.coverage.iter().cloned());
+        Ok(v1::HoldersResponse {
+            pid,
+            process: Some(before.process.clone().into()),
+            as_of: before.as_of.unix_ns,
+            duration_ns,
+            ..answer
+        })
     }
 
     async fn stacks(

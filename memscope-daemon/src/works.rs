@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::structures::{self, Outcome, Outside, Wanted};
 
 /// The works that a reader process can be asked for.
-pub const ALL: [Work; 3] = [NAMES, PLACES, STRUCTURES];
+pub const ALL: [Work; 4] = [NAMES, PLACES, STRUCTURES, HEAP];
 
 const NAMES: Work = Work {
     number: 1,
@@ -35,6 +35,11 @@ const STRUCTURES: Work = Work {
     run: read_structures,
 };
 
+const HEAP: Work = Work {
+    number: 4,
+    run: read_heap,
+};
+
 /// How long the keeper waits for a reader, and how long it asks for nothing of that process after it waited in vain. So a process that
 /// withholds its memory takes about one part in a thousand of the keeper's time, and one that delivers it slowly at most one in thirty.
 const PATIENCE: Patience = Patience {
@@ -46,6 +51,11 @@ const REST: Duration = Duration::from_secs(60);
 const OF_STRUCTURES: Patience = Patience {
     still: Duration::from_millis(300),
     whole: Duration::from_secs(300),
+};
+/// How long a reading of Python's objects is waited for.
+const OF_HEAP: Patience = Patience {
+    still: Duration::from_millis(300),
+    whole: Duration::from_secs(60),
 };
 /// Most bytes of names in one answer: what does not fit has none, and is asked for when it is seen again.
 const MOST_OF_NAMES: usize = 8 << 20;
@@ -270,6 +280,22 @@ fn read_structures(
     ask: &mut AskBack<'_>,
 ) -> io::Result<Vec<u8>> {
     packed(&structures::read(memory, unpacked(told)?, &mut Asking(ask)))
+}
+
+/// Reads which Python objects keep the blocks of a process alive. The inner error says why there is no reading.
+pub fn heap(
+    memory: &ProcessMemory,
+    wanted: &memscope_heap::Wanted,
+) -> io::Result<Result<memscope_heap::Reading, String>> {
+    let nothing = &mut |_: &[u8]| Err(malformed());
+    unpacked(&memory.work(&HEAP, &packed(wanted)?, OF_HEAP, nothing)?)
+}
+
+fn read_heap(memory: &ProcessMemory, told: &[u8], _: &mut AskBack<'_>) -> io::Result<Vec<u8>> {
+    let read = memscope_heap::read(memory, &unpacked(told)?);
+    let read = read.map_err(|error| crate::error_chain(&error));
+    // Without the names of fields, as there may be many holders.
+    rmp_serde::to_vec(&read).map_err(io::Error::other)
 }
 
 fn packed(what: &impl Serialize) -> io::Result<Vec<u8>> {

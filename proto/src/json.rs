@@ -49,6 +49,8 @@ words! {
     Source "SOURCE_",
     Verdict "VERDICT_",
     BlockState "BLOCK_STATE_",
+    HolderOrigin "HOLDER_ORIGIN_",
+    HolderVia "HOLDER_VIA_",
     ExportFormat "EXPORT_FORMAT_",
     Layer "LAYER_",
     TraceAction "TRACE_ACTION_",

@@ -190,6 +190,15 @@ fn read<M: Memory + ?Sized>(
         })
 }
 
+/// Reads the string object at this address, at most [`MAX_TEXT`] characters of it.
+pub fn read_string<M: Memory + ?Sized>(
+    memory: &M,
+    layout: &Layout,
+    address: u64,
+) -> Result<Text, CodeError> {
+    read_text(memory, layout, "a string", address, address)
+}
+
 fn read_text<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,

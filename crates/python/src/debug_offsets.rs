@@ -172,6 +172,7 @@ pub(crate) fn layout(version: Version, bytes: &[u8]) -> Result<Layout, &'static 
             owner,
             owner_generator: tables::OWNER_GENERATOR,
             owner_internal: tables::OWNER_INTERNAL,
+            locals: frame(32, "interpreter_frame.localsplus")?,
         },
         chunk: tables::CHUNK,
         code: CodeLayout {
@@ -237,7 +238,7 @@ pub(crate) mod tests {
             cframe_frame: NONE,
             chunk,
         };
-        let frame = |owner, size, code_tags| FrameLayout {
+        let frame = |owner, size, code_tags, locals| FrameLayout {
             size,
             code: 0,
             code_tags,
@@ -247,6 +248,7 @@ pub(crate) mod tests {
             owner,
             owner_generator: 1,
             owner_internal: 3,
+            locals,
         };
         let code = |instructions| CodeLayout {
             size: instructions,
@@ -273,21 +275,21 @@ pub(crate) mod tests {
                 "3.13.0",
                 runtime(632, 7264, 7344, 2160),
                 thread(152, 232),
-                frame(70, 72, 0),
+                frame(70, 72, 0, 72),
                 code(200),
             ),
             (
                 "3.14.10",
                 runtime(808, 7272, 7344, 2336),
                 thread(152, 232),
-                frame(74, 80, 3),
+                frame(74, 80, 3, 80),
                 code(208),
             ),
             (
                 "3.15.2",
                 runtime(936, 7264, 7336, NONE),
                 thread(176, 256),
-                frame(74, 80, 3),
+                frame(74, 80, 3, 80),
                 code(208),
             ),
         ];

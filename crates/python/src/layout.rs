@@ -109,6 +109,8 @@ pub struct FrameLayout {
     pub owner_generator: u32,
     /// Frames whose owner has this value or a higher one are the interpreter's own, and must be skipped.
     pub owner_internal: u32,
+    /// Beginning of the local variables. [`NONE`] for 3.9 and 3.10, where they are the last word of the frame object's fixed part.
+    pub locals: u32,
 }
 
 /// Offsets in a piece of the data stack, on which most frames lie.

@@ -35,7 +35,7 @@ mod tls;
 mod version;
 mod walk;
 
-pub use code::{Code, CodeError, MAX_LINES, MAX_TEXT, RawCode, read_code};
+pub use code::{Code, CodeError, MAX_LINES, MAX_TEXT, RawCode, read_code, read_string};
 pub use error::PythonError;
 pub use find::{Codes, FileFunction, Interpreter, Limit, VersionFrom, find, threads, walk_thread};
 pub use layout::{
@@ -48,5 +48,6 @@ pub use slot::{Pthread, ThreadStateAt, ThreadStatePath};
 pub use tables::layout as table;
 pub use text::Text;
 pub use thread::Thread;
+pub use threads::{State, states};
 pub use version::{Release, Version};
-pub use walk::{End, MAX_FRAMES, RawFrame, Walk, decode};
+pub use walk::{End, MAX_FRAMES, RawFrame, Walk, decode, walk};

@@ -98,6 +98,7 @@ const fn linked(minor: u32, instruction: u32, instruction_is: u32, lines_are: u3
             owner: NONE,
             owner_generator: NONE,
             owner_internal: NONE,
+            locals: NONE,
         },
         chunk: ChunkLayout {
             previous: NONE,
@@ -163,6 +164,7 @@ const PYTHON_3_11: Layout = Layout {
         owner: 69,
         owner_generator: OWNER_GENERATOR,
         owner_internal: OWNER_INTERNAL,
+        locals: 72,
     },
     chunk: CHUNK,
     code: CodeLayout {
@@ -211,6 +213,7 @@ const PYTHON_3_12: Layout = Layout {
         owner: 70,
         owner_generator: OWNER_GENERATOR,
         owner_internal: OWNER_INTERNAL,
+        locals: 72,
     },
     chunk: CHUNK,
     code: CodeLayout {

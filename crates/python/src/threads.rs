@@ -13,6 +13,37 @@ use crate::thread::{Thread, at, is_thread};
 const MAX_INTERPRETERS: usize = 1 << 10;
 const MAX_THREADS: usize = 1 << 16;
 
+/// A thread state, without the thread that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// Address of the `PyInterpreterState` that it belongs to.
+    pub interpreter: u64,
+    /// Address of the `PyThreadState`.
+    pub state: u64,
+}
+
+/// All thread states of the interpreters at `runtime`, whatever threads they belong to. As with [`crate::threads`], some may be gone
+/// already, and new ones may be missing.
+pub fn states<M: Memory + ?Sized>(
+    memory: &M,
+    layout: &Layout,
+    runtime: u64,
+) -> io::Result<Vec<State>> {
+    let mut states = Vec::new();
+    let mut seen = HashSet::new();
+    for interpreter in interpreters(memory, layout, runtime)? {
+        let mut state = memory.read_u64(at(interpreter, layout.runtime.threads))?;
+        while state != 0 {
+            if states.len() >= MAX_THREADS || !seen.insert(state) {
+                return Err(damaged("a list of thread states has no end"));
+            }
+            states.push(State { interpreter, state });
+            state = memory.read_u64(at(state, layout.thread.next))?;
+        }
+    }
+    Ok(states)
+}
+
 /// All thread states. The lists are read while they may change: a state in the result may be gone already, and a new
 /// one may be missing.
 pub(crate) fn list<M: Memory + ?Sized>(
@@ -22,25 +53,17 @@ pub(crate) fn list<M: Memory + ?Sized>(
     pthread: &Pthread,
 ) -> io::Result<Vec<Thread>> {
     let mut threads = Vec::new();
-    let mut seen = HashSet::new();
-    for interpreter in interpreters(memory, layout, runtime)? {
-        let mut state = memory.read_u64(at(interpreter, layout.runtime.threads))?;
-        while state != 0 {
-            if threads.len() >= MAX_THREADS || !seen.insert(state) {
-                return Err(damaged("a list of thread states has no end"));
-            }
-            let fsbase = match memory.read_u64(at(state, layout.thread.id))? {
-                0 => 0,
-                own => at(own, pthread.below),
-            };
-            threads.push(Thread {
-                interpreter,
-                state,
-                fsbase,
-                tid: tid(memory, layout, pthread, state, fsbase),
-            });
-            state = memory.read_u64(at(state, layout.thread.next))?;
-        }
+    for State { interpreter, state } in states(memory, layout, runtime)? {
+        let fsbase = match memory.read_u64(at(state, layout.thread.id))? {
+            0 => 0,
+            own => at(own, pthread.below),
+        };
+        threads.push(Thread {
+            interpreter,
+            state,
+            fsbase,
+            tid: tid(memory, layout, pthread, state, fsbase),
+        });
     }
     Ok(threads)
 }

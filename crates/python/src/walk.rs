@@ -53,7 +53,7 @@ pub struct Walk {
 }
 
 /// Walks the frames of a thread state. On any memory the walk ends, and says how.
-pub(crate) fn walk<M: Memory + ?Sized>(memory: &M, layout: &Layout, state: u64) -> Walk {
+pub fn walk<M: Memory + ?Sized>(memory: &M, layout: &Layout, state: u64) -> Walk {
     let mut walk = Walk {
         frames: Vec::new(),
         end: End::Outermost,

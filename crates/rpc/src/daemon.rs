@@ -69,6 +69,14 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
         wanted: &Wanted,
     ) -> Result<StackReport, Refusal>;
 
+    /// Which Python objects keep the blocks of a process alive. `before` is the process as it was when the question came: only what it has
+    /// still afterwards is held by anything.
+    async fn holders(
+        &self,
+        request: v1::HoldersRequest,
+        before: Arc<SnapshotReport>,
+    ) -> Result<v1::HoldersResponse, Refusal>;
+
     /// Events from now on that `filter` accepts. The channel is bounded, and the daemon must never wait for room in it:
     /// [`crate::EventHub`] implements this.
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal>;

@@ -389,6 +389,21 @@ impl Memscope for Service {
         Ok(Response::new(answer))
     }
 
+    async fn holders(
+        &self,
+        request: Request<v1::HoldersRequest>,
+    ) -> Result<Response<v1::HoldersResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
+        let question = request.into_inner();
+        let _turn = self.turn(caller, &under_way).await?;
+        let before = self.take_snapshot(caller, pid, None, &under_way).await?;
+        strict.check(Answer::Picture, &before.coverage)?;
+        let answer = self.daemon.holders(question, before).await?;
+        Ok(Response::new(answer))
+    }
+
     async fn stacks(
         &self,
         request: Request<v1::StacksRequest>,

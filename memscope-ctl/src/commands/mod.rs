@@ -10,6 +10,7 @@ mod earlier;
 mod events;
 mod export;
 mod fluctuation;
+mod holders;
 mod leaks;
 mod mark;
 mod marks;
@@ -60,6 +61,7 @@ commands! {
     Devices: devices::Devices,
     Watch: watch::Watch,
     Leaks: leaks::Leaks,
+    Holders: holders::Holders,
     Fluctuation: fluctuation::Fluctuation,
     Steps: steps::Steps,
     Record: record::Record,

@@ -346,7 +346,9 @@ pub(super) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {
 /// Turns an error of examining a process into the refusal for the caller. `under_way`: the attach had begun already.
 pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
     match error {
-        SiteError::NoSuchProcess { .. } | SiteError::Reused { .. } if under_way => {
+        SiteError::NoSuchProcess { .. } | SiteError::Reused { .. } | SiteError::Zombie { .. }
+            if under_way =>
+        {
             Refusal::DiedDuringAttach { pid }
         }
         SiteError::NoSuchProcess { .. } | SiteError::Reused { .. } => {

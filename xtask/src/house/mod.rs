@@ -82,6 +82,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/export", &["diff", "ledger", "proto", "units"]),
     ("crates/service", &["proto"]),
     ("crates/structure", &["memory"]),
+    ("crates/heap", &["memory", "python"]),
     (
         "memscope-ctl",
         &["diff", "dump", "proto", "service", "units", "vendors"],

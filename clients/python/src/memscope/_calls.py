@@ -430,6 +430,31 @@ class Calls(Connection):
             timeout,
         )
 
+    def holders(
+        self,
+        pid: int,
+        *,
+        address: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = 30.0,
+    ) -> v1.HoldersResponse:
+        """Answers which Python objects keep the memory of a process alive.
+
+        * pid: Process id.
+        * address: Only the holder of the block in which this address lies.
+        * limit: Most holders that are answered; 0 for all.
+        """
+        return self._ask(
+            self._memscope.Holders,
+            v1.HoldersRequest,
+            {
+                "pid": pid,
+                "address": address,
+                "limit": limit,
+            },
+            timeout,
+        )
+
     def events(
         self,
         pid: int | None = None,

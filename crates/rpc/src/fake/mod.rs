@@ -202,6 +202,18 @@ impl Daemon for FakeDaemon {
         Ok(AS_OF.event)
     }
 
+    async fn holders(
+        &self,
+        request: v1::HoldersRequest,
+        before: Arc<SnapshotReport>,
+    ) -> Result<v1::HoldersResponse, Refusal> {
+        Ok(v1::HoldersResponse {
+            pid: request.pid,
+            coverage: before.coverage.clone(),
+            ..v1::HoldersResponse::default()
+        })
+    }
+
     async fn snapshot(
         &self,
         pid: u32,

@@ -6,6 +6,7 @@ from memscope.v1 import attach_pb2 as memscope_dot_v1_dot_attach__pb2
 from memscope.v1 import devices_pb2 as memscope_dot_v1_dot_devices__pb2
 from memscope.v1 import event_pb2 as memscope_dot_v1_dot_event__pb2
 from memscope.v1 import export_pb2 as memscope_dot_v1_dot_export__pb2
+from memscope.v1 import holders_pb2 as memscope_dot_v1_dot_holders__pb2
 from memscope.v1 import leaks_pb2 as memscope_dot_v1_dot_leaks__pb2
 from memscope.v1 import marks_pb2 as memscope_dot_v1_dot_marks__pb2
 from memscope.v1 import pool_pb2 as memscope_dot_v1_dot_pool__pb2
@@ -106,6 +107,11 @@ class MemscopeStub(object):
                 '/memscope.v1.Memscope/Pool',
                 request_serializer=memscope_dot_v1_dot_pool__pb2.PoolRequest.SerializeToString,
                 response_deserializer=memscope_dot_v1_dot_pool__pb2.PoolResponse.FromString,
+                )
+        self.Holders = channel.unary_unary(
+                '/memscope.v1.Memscope/Holders',
+                request_serializer=memscope_dot_v1_dot_holders__pb2.HoldersRequest.SerializeToString,
+                response_deserializer=memscope_dot_v1_dot_holders__pb2.HoldersResponse.FromString,
                 )
         self.Events = channel.unary_stream(
                 '/memscope.v1.Memscope/Events',
@@ -235,6 +241,13 @@ class MemscopeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Holders(self, request, context):
+        """Answers which Python objects keep the memory of a process alive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Events(self, request, context):
         """Streams events as they happen; a reader that is too slow misses some and is told how many.
         """
@@ -331,6 +344,11 @@ def add_MemscopeServicer_to_server(servicer, server):
                     servicer.Pool,
                     request_deserializer=memscope_dot_v1_dot_pool__pb2.PoolRequest.FromString,
                     response_serializer=memscope_dot_v1_dot_pool__pb2.PoolResponse.SerializeToString,
+            ),
+            'Holders': grpc.unary_unary_rpc_method_handler(
+                    servicer.Holders,
+                    request_deserializer=memscope_dot_v1_dot_holders__pb2.HoldersRequest.FromString,
+                    response_serializer=memscope_dot_v1_dot_holders__pb2.HoldersResponse.SerializeToString,
             ),
             'Events': grpc.unary_stream_rpc_method_handler(
                     servicer.Events,
@@ -622,6 +640,23 @@ class Memscope(object):
         return grpc.experimental.unary_unary(request, target, '/memscope.v1.Memscope/Pool',
             memscope_dot_v1_dot_pool__pb2.PoolRequest.SerializeToString,
             memscope_dot_v1_dot_pool__pb2.PoolResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Holders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/memscope.v1.Memscope/Holders',
+            memscope_dot_v1_dot_holders__pb2.HoldersRequest.SerializeToString,
+            memscope_dot_v1_dot_holders__pb2.HoldersResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -16,6 +16,7 @@ from memscope.v1 import attach_pb2 as _attach_pb2
 from memscope.v1 import devices_pb2 as _devices_pb2
 from memscope.v1 import event_pb2 as _event_pb2
 from memscope.v1 import export_pb2 as _export_pb2
+from memscope.v1 import holders_pb2 as _holders_pb2
 from memscope.v1 import leaks_pb2 as _leaks_pb2
 from memscope.v1 import marks_pb2 as _marks_pb2
 from memscope.v1 import pool_pb2 as _pool_pb2
@@ -84,6 +85,8 @@ class MemscopeStub:
     """Answers what came and what went between two moments of a process."""
     Pool: _grpc.UnaryUnaryMultiCallable[_pool_pb2.PoolRequest, _pool_pb2.PoolResponse]
     """Answers how the memory of a process is divided: sizes, ages, pools, fragmentation."""
+    Holders: _grpc.UnaryUnaryMultiCallable[_holders_pb2.HoldersRequest, _holders_pb2.HoldersResponse]
+    """Answers which Python objects keep the memory of a process alive."""
     Events: _grpc.UnaryStreamMultiCallable[_event_pb2.EventsRequest, _event_pb2.Event]
     """Streams events as they happen; a reader that is too slow misses some and is told how many."""
     Status: _grpc.UnaryUnaryMultiCallable[_status_pb2.StatusRequest, _status_pb2.StatusResponse]
@@ -126,6 +129,8 @@ class MemscopeAsyncStub(MemscopeStub):
     """Answers what came and what went between two moments of a process."""
     Pool: _aio.UnaryUnaryMultiCallable[_pool_pb2.PoolRequest, _pool_pb2.PoolResponse]  # type: ignore[assignment]
     """Answers how the memory of a process is divided: sizes, ages, pools, fragmentation."""
+    Holders: _aio.UnaryUnaryMultiCallable[_holders_pb2.HoldersRequest, _holders_pb2.HoldersResponse]  # type: ignore[assignment]
+    """Answers which Python objects keep the memory of a process alive."""
     Events: _aio.UnaryStreamMultiCallable[_event_pb2.EventsRequest, _event_pb2.Event]  # type: ignore[assignment]
     """Streams events as they happen; a reader that is too slow misses some and is told how many."""
     Status: _aio.UnaryUnaryMultiCallable[_status_pb2.StatusRequest, _status_pb2.StatusResponse]  # type: ignore[assignment]
@@ -261,6 +266,14 @@ class MemscopeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pool_pb2.PoolResponse, _abc.Awaitable[_pool_pb2.PoolResponse]]:
         """Answers how the memory of a process is divided: sizes, ages, pools, fragmentation."""
+
+    @_abc_1.abstractmethod
+    def Holders(
+        self,
+        request: _holders_pb2.HoldersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_holders_pb2.HoldersResponse, _abc.Awaitable[_holders_pb2.HoldersResponse]]:
+        """Answers which Python objects keep the memory of a process alive."""
 
     @_abc_1.abstractmethod
     def Events(

@@ -1,0 +1,45 @@
+//! What is known of an interpreter while its objects are read.
+
+use memscope_memory::Memory;
+use memscope_python::Layout;
+
+use crate::pages::{ByAddress, Pages};
+use crate::shapes::{Torch, Type};
+
+/// Minor version of Python 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Minor(pub u32);
+
+/// An interpreter's objects, and what was learnt of them.
+pub(crate) struct Heap<'a, M: ?Sized> {
+    pub pages: Pages<'a, M>,
+    pub layout: Layout,
+    pub minor: Minor,
+    /// Address of the type of code objects.
+    pub code_type: u64,
+    pub types: Vec<Type>,
+    /// The number of each type by its address; `None` where there is no type.
+    pub type_numbers: ByAddress<Option<u32>>,
+    /// Where classes have their names.
+    pub class_names_at: Option<u64>,
+    /// Where PyTorch's tensors keep what, once that is known.
+    pub torch: Torch,
+    /// Texts by the addresses of their objects; `None` where there is no text.
+    pub texts: ByAddress<Option<Box<str>>>,
+}
+
+impl<'a, M: Memory + ?Sized> Heap<'a, M> {
+    pub fn new(memory: &'a M, layout: Layout, code_type: u64) -> Heap<'a, M> {
+        Heap {
+            pages: Pages::new(memory),
+            layout,
+            minor: Minor(layout.minor),
+            code_type,
+            types: Vec::new(),
+            type_numbers: ByAddress::default(),
+            class_names_at: None,
+            torch: Torch::default(),
+            texts: ByAddress::default(),
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! What an object refers to.
+
+use memscope_memory::Memory;
+
+use crate::heap::{Heap, Minor};
+use crate::shapes::{Attributes, Kind};
+
+/// Most entries of a list, a dictionary or a set that are believed.
+const MOST_ENTRIES: u64 = 1 << 25;
+/// Most words of an object of an unknown kind that are looked at.
+const MOST_WORDS: u32 = 256;
+/// Objects in a piece of a `deque`.
+const DEQUE_PIECE: u64 = 64;
+
+/// How a reference is called where it stands. Numbers are addresses of the objects that give the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Label {
+    /// An entry of a dictionary, by its key.
+    Key(u64),
+    /// A key of a dictionary.
+    OfKeys,
+    /// An element of a list, a tuple or a deque.
+    Index(u32),
+    /// An element of a set.
+    Element,
+    /// An attribute whose value is stored with the object, by its name.
+    Attribute(u64),
+    /// The dictionary of an object, a module or a class.
+    Dict,
+    /// A reference that the type gives a name: the type's number and the member's.
+    Member(u32, u32),
+    /// What a cell contains.
+    Content,
+    /// A local variable of a frame, by its code object and number.
+    Local(u64, u32),
+    /// A word of an object of which no more is known, by its offset.
+    Word(u32),
+    /// From a tensor's object to the tensor itself.
+    Tensor,
+    /// The gradient of a tensor.
+    Gradient,
+    /// The node of the autograd graph that made a tensor.
+    GradFn,
+    /// A tensor that a node of the graph saved for the backward pass.
+    Saved,
+    /// A node whose result this node needs.
+    Next,
+    /// A Python object that a node of the graph belongs to.
+    Function,
+    /// Where a search began: a module, by its name.
+    Module(u64),
+    /// Where a search began: something that is kept alive by what is not Python.
+    Outside,
+    /// Where a search began: something that waits for the garbage collector.
+    Garbage,
+}
+
+impl Label {
+    /// How long the way over this reference counts: ways that have names are preferred, and what only belongs together is no way.
+    pub fn cost(self) -> u32 {
+        match self {
+            Label::Dict | Label::Content | Label::Tensor => 0,
+            Label::OfKeys => 2,
+            Label::Word(_) => 4,
+            _ => 1,
+        }
+    }
+}
+
+/// What is at the end of a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A Python object, or nothing at all.
+    Object,
+    /// A tensor in PyTorch's own memory (`c10::TensorImpl`).
+    Impl,
+    /// A node of the autograd graph.
+    Node,
+}
+
+/// A reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub label: Label,
+    pub target: u64,
+    pub what: What,
+}
+
+/// References, as they are found.
+pub(crate) type Found = Vec<Reference>;
+
+fn object(found: &mut Found, label: Label, target: u64) {
+    if target != 0 {
+        found.push(Reference {
+            label,
+            target,
+            what: What::Object,
+        });
+    }
+}
+
+/// The entries of a table of keys.
+pub(crate) struct Keys {
+    entries: u64,
+    count: u64,
+    /// Bytes of an entry, and where the key is in it; the value follows.
+    stride: u64,
+    key_at: u64,
+    /// Whether all keys are text.
+    texts: bool,
+}
+
+impl<M: Memory + ?Sized> Heap<'_, M> {
+    /// All references of the object, whose type is this one.
+    pub fn references(&mut self, address: u64, number: u32, found: &mut Found) {
+        let Some(kind) = self.types.get(number as usize).map(|made| made.kind) else {
+            return;
+        };
+        match kind {
+            Kind::Leaf | Kind::Weak => return,
+            Kind::List => self.list(address, found),
+            Kind::Tuple => {
+                let count = self.count(address + 16);
+                self.items(address + 24, count, found);
+            }
+            Kind::Dict => self.dict(address, found),
+            Kind::Set => self.set(address, found),
+            Kind::Deque => self.deque(address, found),
+            Kind::Cell => {
+                let content = self.pages.word(address + 16).unwrap_or(0);
+                object(found, Label::Content, content);
+            }
+            Kind::Module => {
+                let dict = self.pages.word(address + 16).unwrap_or(0);
+                object(found, Label::Dict, dict);
+            }
+            Kind::Type => {
+                let dict = self.pages.word(address + 264).unwrap_or(0);
+                object(found, Label::Dict, dict);
+                return;
+            }
+            Kind::Frame => self.frame_object(address, number, found),
+            Kind::Generator => {
+                self.generator(address, number, found);
+                self.words_of(address, number, found);
+            }
+            Kind::Tensor => {
+                self.tensor(address, found);
+                self.words_of(address, number, found);
+            }
+            Kind::Other => self.words_of(address, number, found),
+        }
+        self.attributes(address, number, found);
+    }
+
+    /// The number of entries at this address, 0 if it is no such number.
+    fn count(&mut self, address: u64) -> u64 {
+        let count = self.pages.word(address).unwrap_or(0);
+        if count <= MOST_ENTRIES { count } else { 0 }
+    }
+
+    /// The number of elements of a list, a tuple, a dictionary, a set or a deque.
+    pub fn length(&mut self, address: u64, kind: Kind) -> Option<u64> {
+        match kind {
+            Kind::List | Kind::Tuple | Kind::Dict | Kind::Deque => Some(self.count(address + 16)),
+            Kind::Set => Some(self.count(address + 24)),
+            _ => None,
+        }
+    }
+
+    fn list(&mut self, address: u64, found: &mut Found) {
+        let count = self.count(address + 16);
+        if let Some(items) = self.pages.word(address + 24) {
+            self.items(items, count, found);
+        }
+    }
+
+    fn items(&mut self, items: u64, count: u64, found: &mut Found) {
+        for index in 0..count {
+            let Some(item) = self.pages.word(items.wrapping_add(index * 8)) else {
+                return;
+            };
+            object(found, Label::Index(index as u32), item);
+        }
+    }
+
+    fn set(&mut self, address: u64, found: &mut Found) {
+        let mask = self.count(address + 32);
+        let Some(table) = self.pages.word(address + 40) else {
+            return;
+        };
+        for entry in 0..=mask {
+            let Some(element) = self.pages.word(table.wrapping_add(entry * 16)) else {
+                return;
+            };
+            object(found, Label::Element, element);
+        }
+    }
+
+    fn deque(&mut self, address: u64, found: &mut Found) {
+        let count = self.count(address + 16);
+        let (Some(mut piece), Some(mut at)) =
+            (self.pages.word(address + 24), self.pages.word(address + 40))
+        else {
+            return;
+        };
+        for index in 0..count {
+            if at >= DEQUE_PIECE {
+                let Some(next) = self.pages.word(piece.wrapping_add(8 + DEQUE_PIECE * 8)) else {
+                    return;
+                };
+                (piece, at) = (next, 0);
+            }
+            let Some(item) = self.pages.word(piece.wrapping_add(8 + at * 8)) else {
+                return;
+            };
+            object(found, Label::Index(index as u32), item);
+            at += 1;
+        }
+    }
+
+    /// The table of keys at this address, if it is one.
+    pub fn keys(&mut self, keys: u64) -> Option<Keys> {
+        if self.minor < Minor(11) {
+            let size = self.pages.word(keys.checked_add(8)?)?;
+            let count = self.pages.word(keys + 32)?;
+            if !size.is_power_of_two() || size > MOST_ENTRIES || count > size {
+                return None;
+            }
+            let index = match size {
+                0..=0xff => 1,
+                0x100..=0xffff => 2,
+                _ => 4,
+            };
+            return Some(Keys {
+                entries: keys + 40 + size * index,
+                count,
+                stride: 24,
+                key_at: 8,
+                texts: false,
+            });
+        }
+        let [_, bytes, _, count] = [0, 8, 16, 24].map(|at| self.pages.word(keys.wrapping_add(at)));
+        let ([log, log_bytes, kind, ..], count) = (bytes?.to_le_bytes(), count?);
+        if log > 32 || log_bytes > 36 || log_bytes < log || kind > 2 || count > 1 << log {
+            return None;
+        }
+        let entries = keys + 32 + (1u64 << log_bytes);
+        let (stride, key_at) = if kind == 0 { (24, 8) } else { (16, 0) };
+        (count <= MOST_ENTRIES).then_some(Keys {
+            entries,
+            count,
+            stride,
+            key_at,
+            texts: kind != 0,
+        })
+    }
+
+    /// Where the values of a split table begin.
+    fn values(&self, values: u64) -> u64 {
+        match self.minor {
+            Minor(13..) => values.wrapping_add(8),
+            Minor(_) => values,
+        }
+    }
+
+    fn dict(&mut self, address: u64, found: &mut Found) {
+        let [keys, values] = [32, 40].map(|at| self.pages.word(address + at));
+        let (Some(keys), Some(values)) = (keys, values) else {
+            return;
+        };
+        let values = (values != 0).then(|| self.values(values));
+        if let Some(keys) = self.keys(keys) {
+            self.entries(&keys, values, found, Label::Key);
+        }
+    }
+
+    fn entries(
+        &mut self,
+        keys: &Keys,
+        values: Option<u64>,
+        found: &mut Found,
+        label: fn(u64) -> Label,
+    ) {
+        for number in 0..keys.count {
+            let entry = keys
+                .entries
+                .wrapping_add(number * keys.stride + keys.key_at);
+            let value = match values {
+                Some(values) => values.wrapping_add(number * 8),
+                None => entry.wrapping_add(8),
+            };
+            let (Some(key), Some(value)) = (self.pages.word(entry), self.pages.word(value)) else {
+                return;
+            };
+            if value == 0 || key == 0 {
+                continue;
+            }
+            object(found, label(key), value);
+            if !keys.texts {
+                object(found, Label::OfKeys, key);
+            }
+        }
+    }
+
+    /// What an object has by names of its own, and by names that its type gives.
+    fn attributes(&mut self, address: u64, number: u32, found: &mut Found) {
+        let Some(made) = self.types.get(number as usize) else {
+            return;
+        };
+        let (attributes, size, keys) = (made.attributes, made.size, made.keys);
+        if made.kind != Kind::Module {
+            for member in 0..made.members.len() {
+                let offset = self.types[number as usize].members[member].offset;
+                let target = self.pages.word(address + u64::from(offset)).unwrap_or(0);
+                object(found, Label::Member(number, member as u32), target);
+            }
+        }
+        let dict = |heap: &mut Self, at: u64| heap.pages.word(at).unwrap_or(0);
+        match attributes {
+            Attributes::None => {}
+            Attributes::At(offset) => {
+                let dict = dict(self, address + u64::from(offset));
+                if made_is_not_module(self.types[number as usize].kind) {
+                    object(found, Label::Dict, dict);
+                }
+            }
+            Attributes::Pair => {
+                let dict = dict(self, address - 24);
+                object(found, Label::Dict, dict);
+                let values = self.pages.word(address - 32).unwrap_or(0);
+                self.inline(keys, values, found);
+            }
+            Attributes::Tagged => match dict(self, address - 24) {
+                tagged if tagged & 1 == 1 => self.inline(keys, tagged + 1, found),
+                dict => object(found, Label::Dict, dict),
+            },
+            Attributes::Managed => {
+                let dict = dict(self, address - 24);
+                object(found, Label::Dict, dict);
+            }
+            Attributes::Inline => {
+                let dict = dict(self, address - 24);
+                object(found, Label::Dict, dict);
+                let values = address + u64::from(size);
+                // The fourth byte says whether the values are in use; a dictionary of the object shares them.
+                let used = self
+                    .pages
+                    .word(values)
+                    .is_some_and(|head| head >> 24 & 1 == 1);
+                if dict == 0 && used {
+                    let values = self.values(values);
+                    self.inline(keys, values, found);
+                }
+            }
+        }
+    }
+
+    fn inline(&mut self, keys: u64, values: u64, found: &mut Found) {
+        if keys != 0
+            && values != 0
+            && let Some(keys) = self.keys(keys)
+        {
+            self.entries(&keys, Some(values), found, Label::Attribute);
+        }
+    }
+
+    /// The words of an object that no name is known for, between the header and what is known.
+    fn words_of(&mut self, address: u64, number: u32, found: &mut Found) {
+        let Some(made) = self.types.get(number as usize) else {
+            return;
+        };
+        let known: Vec<u32> = made.members.iter().map(|member| member.offset).collect();
+        let dict_at = match made.attributes {
+            Attributes::At(offset) => offset,
+            _ => 0,
+        };
+        let (end, weak_at) = (made.size.min(16 + MOST_WORDS * 8), made.weak_at);
+        for offset in (16..end).step_by(8) {
+            if offset == weak_at || offset == dict_at || known.contains(&offset) {
+                continue;
+            }
+            let Some(word) = self.pages.word(address + u64::from(offset)) else {
+                return;
+            };
+            if word == 0 {
+                continue;
+            }
+            if self.type_of(word).is_some() {
+                object(found, Label::Word(offset), word);
+            } else if let Some(what) = self.cpp(word) {
+                let label = match what {
+                    What::Node => Label::GradFn,
+                    _ => Label::Saved,
+                };
+                found.push(Reference {
+                    label,
+                    target: word,
+                    what,
+                });
+            }
+        }
+    }
+
+    /// The local variables of a frame, whose code object and variables are at these addresses.
+    pub fn locals(&mut self, code: u64, locals: u64, found: &mut Found) {
+        for number in 0..self.count_of_locals(code) {
+            let Some(word) = self.pages.word(locals.wrapping_add(number * 8)) else {
+                return;
+            };
+            // From 3.14 on the lowest bits say how the reference is counted.
+            let target = match self.minor {
+                Minor(14..) if word & 3 == 3 => 0,
+                Minor(14..) => word & !3,
+                Minor(_) => word,
+            };
+            object(found, Label::Local(code, number as u32), target);
+        }
+    }
+
+    fn count_of_locals(&mut self, code: u64) -> u64 {
+        let [first, second, third] = self.tables_of_names(code);
+        let mut count = 0;
+        for table in [first, second, third] {
+            if table != 0 {
+                count += self.count(table + 16);
+            }
+        }
+        count
+    }
+
+    /// The tuples with the names of a code object's variables, in their order in a frame: variables, cells, free variables up to 3.10, and
+    /// one tuple with all of them later.
+    pub fn tables_of_names(&mut self, code: u64) -> [u64; 3] {
+        let word = |heap: &mut Self, at: u64| heap.pages.word(code.wrapping_add(at)).unwrap_or(0);
+        if self.minor < Minor(11) {
+            let [variables, free, cells] = [72, 80, 88].map(|at| word(self, at));
+            return [variables, cells, free];
+        }
+        // The names stand two words before the name of the file, in all versions.
+        let at = u64::from(self.layout.code.file_name.saturating_sub(16));
+        [word(self, at), 0, 0]
+    }
+
+    /// Whether there is a code object at this address.
+    pub fn is_code(&mut self, address: u64) -> bool {
+        address.is_multiple_of(8)
+            && address != 0
+            && self.pages.word(address.wrapping_add(8)) == Some(self.code_type)
+    }
+
+    /// The code object of the interpreter's frame at this address.
+    fn code_of_frame(&mut self, frame: u64) -> Option<u64> {
+        let word = self.pages.word(frame + u64::from(self.layout.frame.code))?;
+        let code = self.layout.code_address(word);
+        self.is_code(code).then_some(code)
+    }
+
+    /// The local variables of the interpreter's frame at this address.
+    pub fn locals_of_frame(&mut self, frame: u64, found: &mut Found) {
+        if let Some(code) = self.code_of_frame(frame) {
+            let locals = frame + u64::from(self.layout.frame.locals);
+            self.locals(code, locals, found);
+        }
+    }
+
+    fn frame_object(&mut self, address: u64, number: u32, found: &mut Found) {
+        let back = self
+            .pages
+            .word(address + if self.minor < Minor(11) { 24 } else { 16 });
+        object(found, Label::Word(16), back.unwrap_or(0));
+        if self.minor < Minor(11) {
+            let code = self.pages.word(address + 32).unwrap_or(0);
+            let size = self.types.get(number as usize).map_or(0, |made| made.size);
+            if self.is_code(code) && size >= 24 {
+                self.locals(code, address + u64::from(size) - 8, found);
+            }
+            return;
+        }
+        if let Some(frame) = self
+            .pages
+            .word(address + 24)
+            .filter(|frame| frame.is_multiple_of(8))
+        {
+            self.locals_of_frame(frame, found);
+        }
+    }
+
+    fn generator(&mut self, address: u64, number: u32, found: &mut Found) {
+        if self.minor < Minor(11) {
+            return;
+        }
+        let size = u64::from(self.types.get(number as usize).map_or(0, |made| made.size));
+        let owner = self.layout.frame.owner_generator as u8;
+        for frame in (address + 16..address + size).step_by(8) {
+            let mut told = [0];
+            let at = frame + u64::from(self.layout.frame.owner);
+            if self.code_of_frame(frame).is_some()
+                && self.pages.bytes(at, &mut told)
+                && told == [owner]
+            {
+                self.locals_of_frame(frame, found);
+                return;
+            }
+        }
+    }
+}
+
+fn made_is_not_module(kind: Kind) -> bool {
+    kind != Kind::Module
+}

@@ -1,0 +1,168 @@
+//! Where names begin: the modules and the frames of an interpreter; and the lists of all objects that the garbage collector knows.
+
+use std::io;
+
+use memscope_memory::Memory;
+
+use crate::graph::MOST_OBJECTS;
+use crate::heap::{Heap, Minor};
+use crate::objects::{Found, Label, Reference, What};
+use crate::pages::ByAddress;
+use crate::shapes::Kind;
+
+/// Bytes of an interpreter's state in which its modules and its lists of objects are looked for.
+const STATE: u64 = 1 << 19;
+/// Bytes of what stands before an object that the collector knows.
+const HEADER: u64 = 16;
+/// A dictionary of modules has at least so many: an interpreter starts with more.
+const FEWEST_MODULES: u64 = 8;
+/// How far away from a name the program's own file, the frames and the other modules begin.
+const MAIN: u32 = 0;
+const FRAMES: u32 = 1;
+const MODULES: u32 = 2;
+
+/// The references by which a search begins, with their distances.
+pub(crate) type Seeds = Vec<(Reference, u32)>;
+
+impl<M: Memory + ?Sized> Heap<'_, M> {
+    /// The interpreters and the states of their threads.
+    fn states(&self, memory: &M, runtime: u64) -> io::Result<Vec<memscope_python::State>> {
+        memscope_python::states(memory, &self.layout, runtime)
+    }
+
+    /// All interpreters.
+    pub fn interpreters(&self, memory: &M, runtime: u64) -> io::Result<Vec<u64>> {
+        let mut all: Vec<u64> = self
+            .states(memory, runtime)?
+            .iter()
+            .map(|state| state.interpreter)
+            .collect();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// The modules of these interpreters, and the local variables of all frames.
+    pub fn seeds(&mut self, memory: &M, runtime: u64, interpreters: &[u64]) -> io::Result<Seeds> {
+        let mut seeds = Seeds::new();
+        for interpreter in interpreters {
+            self.modules(*interpreter, &mut seeds);
+        }
+        let mut found = Found::new();
+        for state in self.states(memory, runtime)? {
+            let frames = memscope_python::walk(memory, &self.layout, state.state).frames;
+            for frame in frames {
+                if self.minor < Minor(11) {
+                    if let Some(number) = self.type_of(frame.frame)
+                        && self.types[number as usize].kind == Kind::Frame
+                    {
+                        self.references(frame.frame, number, &mut found);
+                    }
+                } else {
+                    self.locals_of_frame(frame.frame, &mut found);
+                }
+            }
+        }
+        let is_local = |reference: &Reference| matches!(reference.label, Label::Local(..));
+        seeds.extend(
+            found
+                .into_iter()
+                .filter(is_local)
+                .map(|found| (found, FRAMES)),
+        );
+        Ok(seeds)
+    }
+
+    /// An interpreter's modules are the dictionary that has a module `__main__`.
+    fn modules(&mut self, interpreter: u64, seeds: &mut Seeds) {
+        let mut found = Found::new();
+        for at in (0..STATE).step_by(8) {
+            let Some(word) = self.pages.word(interpreter + at) else {
+                return;
+            };
+            let Some(number) = self.type_of(word) else {
+                continue;
+            };
+            if self.types[number as usize].kind != Kind::Dict
+                || self.length(word, Kind::Dict).unwrap_or(0) < FEWEST_MODULES
+            {
+                continue;
+            }
+            found.clear();
+            self.references(word, number, &mut found);
+            let mut made = Seeds::new();
+            let mut has_main = false;
+            for reference in &found {
+                let Label::Key(key) = reference.label else {
+                    continue;
+                };
+                let is_module = self
+                    .type_of(reference.target)
+                    .is_some_and(|number| self.types[number as usize].kind == Kind::Module);
+                let is_main = is_module && self.string(key).as_deref() == Some("__main__");
+                has_main |= is_main;
+                let seed = Reference {
+                    label: Label::Module(key),
+                    target: reference.target,
+                    what: What::Object,
+                };
+                made.push((seed, if is_main { MAIN } else { MODULES }));
+            }
+            if has_main {
+                seeds.append(&mut made);
+                return;
+            }
+        }
+    }
+
+    /// All objects that the collector knows, as far as its lists can be followed while they change.
+    pub fn tracked(&mut self, interpreters: &[u64]) -> Vec<u64> {
+        let mut seen: ByAddress<()> = ByAddress::default();
+        let mut all = Vec::new();
+        for interpreter in interpreters {
+            for at in (0..STATE).step_by(8) {
+                let head = interpreter + at;
+                if self.pages.word(head).is_none() {
+                    break;
+                }
+                if self.is_head(head) {
+                    // Where a list was changed while it was read, the rest of it is found from its other end.
+                    self.follow(head, 0, &mut seen, &mut all);
+                    self.follow(head, 8, &mut seen, &mut all);
+                }
+            }
+        }
+        all
+    }
+
+    /// The next or the previous header of a list; the lowest bits are the collector's own.
+    fn link(&mut self, header: u64, at: u64) -> Option<u64> {
+        let word = self.pages.word(header + at)? & !3;
+        (word.is_multiple_of(8) && word >= 1 << 12 && word >> 48 == 0).then_some(word)
+    }
+
+    fn is_head(&mut self, head: u64) -> bool {
+        let (Some(next), Some(previous)) = (self.link(head, 0), self.link(head, 8)) else {
+            return false;
+        };
+        next != head
+            && previous != head
+            && (self.link(next, 8) == Some(head) || self.link(previous, 0) == Some(head))
+            && self.type_of(next + HEADER).is_some()
+            && self.type_of(previous + HEADER).is_some()
+    }
+
+    fn follow(&mut self, head: u64, at: u64, seen: &mut ByAddress<()>, all: &mut Vec<u64>) {
+        let mut header = self.link(head, at);
+        while let Some(now) = header.filter(|now| *now != head) {
+            if self.type_of(now + HEADER).is_none()
+                || all.len() >= MOST_OBJECTS
+                || self.pages.is_spent()
+                || seen.insert(now, ()).is_some()
+            {
+                return;
+            }
+            all.push(now + HEADER);
+            header = self.link(now, at);
+        }
+    }
+}

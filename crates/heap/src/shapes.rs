@@ -1,0 +1,97 @@
+//! What is known of types, and of where PyTorch's objects keep what.
+
+use std::collections::HashSet;
+
+use crate::pages::ByAddress;
+
+/// How the references of an object are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It has none that could lead to a tensor: numbers, text, code.
+    Leaf,
+    List,
+    Tuple,
+    Dict,
+    Set,
+    Deque,
+    Cell,
+    Module,
+    Frame,
+    Generator,
+    Type,
+    /// Its references do not keep anything alive.
+    Weak,
+    Tensor,
+    /// All else: attributes, members, and what else of its words are objects.
+    Other,
+}
+
+/// Where the attributes of an object are that have no place in the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attributes {
+    None,
+    /// A dictionary, at this offset.
+    At(u32),
+    /// 3.11: values at −32, a dictionary at −24.
+    Pair,
+    /// 3.12: at −24 a dictionary, or the values' address less one.
+    Tagged,
+    /// From 3.13 on: a dictionary at −24.
+    Managed,
+    /// From 3.13 on: values behind the object, and a dictionary at −24 if it was asked for.
+    Inline,
+}
+
+/// What an object of a type says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Nothing that is read.
+    None,
+    /// Text.
+    Text,
+    /// A whole number, or a truth value.
+    Whole,
+}
+
+/// A reference that has a name, in every object of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub offset: u32,
+    pub name: Box<str>,
+}
+
+/// A type.
+#[derive(Clone, Debug)]
+pub(crate) struct Type {
+    /// Its name as its objects' `type(…).__name__` has it, with the module only for types that are not made by a `class` statement.
+    pub name: Box<str>,
+    pub kind: Kind,
+    /// Bytes of its objects, without items.
+    pub size: u32,
+    pub attributes: Attributes,
+    /// What its objects say, where that is a text or a number.
+    pub value: Value,
+    /// Where its objects keep their weak references, 0 for nowhere.
+    pub weak_at: u32,
+    /// Of it and its base classes, by offset.
+    pub members: Vec<Member>,
+    /// The keys that values of attributes belong to, 0 for none.
+    pub keys: u64,
+}
+
+/// Where PyTorch's objects keep what, in bytes from their beginning. `None` is what was not found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Torch {
+    /// In a tensor's object: the tensor.
+    pub impl_at: Option<u64>,
+    /// In a tensor: its object.
+    pub object_at: Option<u64>,
+    /// In a tensor: its memory; and there: the address of the block.
+    pub storage_at: Option<(u64, u64)>,
+    /// In what autograd knows of a tensor: the node that made it. Its gradient is the word before.
+    pub grad_fn_at: Option<u64>,
+    /// Tables of virtual functions that tensors have.
+    pub vtables: HashSet<u64>,
+    /// The names of nodes by their tables of virtual functions; `None` where there is no name.
+    pub names: ByAddress<Option<Box<str>>>,
+}

@@ -1,0 +1,363 @@
+//! PyTorch's own objects: tensors, their memory, their gradients, and the autograd graph.
+//!
+//! Where they keep what is found by evidence: a tensor's object and the tensor point to one another, its memory is a block that is known,
+//! and a node of the graph points to itself.
+
+use std::collections::{HashMap, HashSet};
+
+use memscope_memory::Memory;
+
+use crate::heap::Heap;
+use crate::objects::{Found, Label, Reference, What};
+use crate::pages::ByAddress;
+
+/// Tensors that are looked at to learn where they keep what.
+const SAMPLE: usize = 4096;
+/// Bytes of a node of the graph that are looked at, if its true size is not known.
+const SHORT_NODE: u64 = 256;
+/// Largest node that is believed, in bytes.
+const LONGEST_NODE: u64 = 1 << 14;
+/// Largest vector in a node that is looked at, in bytes.
+const LONGEST_VECTOR: u64 = 1 << 16;
+/// Bytes of `torch::autograd::Edge`: a shared pointer to a node, and the number of its result.
+const EDGE: u64 = 24;
+/// Longest name of a node that is read, in bytes.
+const LONGEST_NAME: usize = 512;
+
+impl<M: Memory + ?Sized> Heap<'_, M> {
+    /// Learns from the tensors whose objects these are. `blocks` has the addresses of all blocks of the device.
+    pub fn learn(&mut self, tensors: &[u64], blocks: &ByAddress<u32>) {
+        let tensors = &tensors[..tensors.len().min(SAMPLE)];
+        let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
+        for tensor in tensors {
+            for at in [16, 24, 32] {
+                let Some(made) = self
+                    .pages
+                    .word(tensor + at)
+                    .filter(|made| is_pointer(*made))
+                else {
+                    continue;
+                };
+                for own in (16..128).step_by(8) {
+                    // The lowest bit says who owns whom.
+                    if self.pages.word(made + own).map(|word| word & !1) == Some(*tensor) {
+                        *votes.entry((at, own)).or_default() += 1;
+                    }
+                }
+            }
+        }
+        let Some((impl_at, object_at)) = first_of_most(&votes) else {
+            return;
+        };
+        self.torch.impl_at = Some(impl_at);
+        self.torch.object_at = Some(object_at);
+        let tensors: Vec<u64> = tensors
+            .iter()
+            .filter_map(|tensor| self.made(*tensor))
+            .collect();
+        let tables: HashSet<u64> = tensors
+            .iter()
+            .filter_map(|tensor| self.pages.word(*tensor))
+            .collect();
+        self.torch.vtables = tables;
+        let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
+        for tensor in &tensors {
+            for at in (16..64).step_by(8) {
+                let Some(memory) = self.pages.word(tensor + at).filter(|at| is_pointer(*at)) else {
+                    continue;
+                };
+                for own in (8..64).step_by(8) {
+                    let word = self.pages.word(memory + own).unwrap_or(0);
+                    if blocks.contains_key(&word) {
+                        *votes.entry((at, own)).or_default() += 1;
+                    }
+                }
+            }
+        }
+        self.torch.storage_at = first_of_most(&votes);
+        self.learn_autograd(&tensors);
+    }
+
+    /// Autograd's knowledge of a tensor follows its memory.
+    fn autograd_of(&mut self, tensor: u64) -> Option<u64> {
+        let (storage_at, _) = self.torch.storage_at?;
+        let meta = self.pages.word(tensor + storage_at + 8)?;
+        is_pointer(meta).then_some(meta)
+    }
+
+    fn learn_autograd(&mut self, tensors: &[u64]) {
+        let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
+        for tensor in tensors {
+            let Some(meta) = self.autograd_of(*tensor) else {
+                continue;
+            };
+            for at in (16..160).step_by(8) {
+                let word = self.pages.word(meta + at).unwrap_or(0);
+                if !self.is_node(word) {
+                    continue;
+                }
+                // What gathers the gradient of a tensor that no node made is kept two words further on.
+                let at = match self.name_of_node(word) {
+                    Some(name) if name.ends_with("AccumulateGrad") => at - 16,
+                    _ => at,
+                };
+                *votes.entry((at, 0)).or_default() += 1;
+            }
+        }
+        self.torch.grad_fn_at = first_of_most(&votes).map(|(at, _)| at);
+    }
+
+    /// Whether it is known where tensors keep their memory.
+    pub fn knows_tensors(&self) -> bool {
+        self.torch.storage_at.is_some()
+    }
+
+    /// Whether it is known where tensors keep their gradients and the graph.
+    pub fn knows_graphs(&self) -> bool {
+        self.torch.grad_fn_at.is_some()
+    }
+
+    /// The tensor that this object stands for.
+    fn made(&mut self, object: u64) -> Option<u64> {
+        let made = self.pages.word(object + self.torch.impl_at?)?;
+        is_pointer(made).then_some(made)
+    }
+
+    /// The address of a tensor's memory.
+    pub fn memory_of(&mut self, tensor: u64) -> Option<u64> {
+        let (storage_at, block_at) = self.torch.storage_at?;
+        let storage = self.pages.word(tensor + storage_at)?;
+        if !is_pointer(storage) {
+            return None;
+        }
+        self.pages.word(storage + block_at).filter(|at| *at != 0)
+    }
+
+    /// The tensor of a tensor's object, unless the object only borrows it. Then the tensor keeps the object alive.
+    pub fn tensor(&mut self, object: u64, found: &mut Found) {
+        let mut borrows = [0];
+        if self.torch.impl_at == Some(24)
+            && self.pages.bytes(object + 16, &mut borrows)
+            && borrows != [0]
+        {
+            return;
+        }
+        if let Some(target) = self.made(object) {
+            found.push(Reference {
+                label: Label::Tensor,
+                target,
+                what: What::Impl,
+            });
+        }
+    }
+
+    /// How often a tensor or a node is kept alive, as it counts itself.
+    pub fn count_of_cpp(&mut self, address: u64, what: What) -> Option<u64> {
+        let counts = match what {
+            What::Node => self.pages.word(address + 16)?.checked_add(8)?,
+            _ => address + 8,
+        };
+        // The weak references are counted in the upper half, or elsewhere.
+        self.pages.word(counts).map(|counts| counts & 0x7fff_ffff)
+    }
+
+    /// Whether what lies at this address is PyTorch's, and what it is.
+    pub fn cpp(&mut self, address: u64) -> Option<What> {
+        if self.torch.impl_at.is_none() || !is_pointer(address) {
+            return None;
+        }
+        if self.is_node(address) {
+            return Some(What::Node);
+        }
+        self.is_tensor(address).then_some(What::Impl)
+    }
+
+    fn is_tensor(&mut self, address: u64) -> bool {
+        is_pointer(address)
+            && self
+                .pages
+                .word(address)
+                .is_some_and(|table| self.torch.vtables.contains(&table))
+            && self.pages.word(address + 8).is_some_and(|count| count != 0)
+    }
+
+    /// A node knows its own address, since it can make shared pointers to itself.
+    fn is_node(&mut self, address: u64) -> bool {
+        is_pointer(address)
+            && self.pages.word(address + 8) == Some(address)
+            && self.name_of_node(address).is_some()
+    }
+
+    /// The name of a node's class, as C++ writes it into the program.
+    fn name_of_node(&mut self, node: u64) -> Option<Box<str>> {
+        let table = self.pages.word(node)?;
+        if let Some(known) = self.torch.names.get(&table) {
+            return known.clone();
+        }
+        let name = self.class_of(table);
+        self.torch.names.insert(table, name.clone());
+        name
+    }
+
+    fn class_of(&mut self, table: u64) -> Option<Box<str>> {
+        if !is_pointer(table) {
+            return None;
+        }
+        let about = self.pages.word(table - 8).filter(|at| is_pointer(*at))?;
+        let name = self.pages.word(about + 8)?;
+        let name = self.pages.text(name, LONGEST_NAME)?;
+        last_of_mangled(&name).map(Into::into)
+    }
+
+    /// The name of the class of a node, without its namespaces.
+    pub fn node_name(&mut self, node: u64) -> Box<str> {
+        self.name_of_node(node).unwrap_or_else(|| "Node".into())
+    }
+
+    /// What a tensor keeps alive beside its memory.
+    pub fn references_of_tensor(&mut self, tensor: u64, found: &mut Found) {
+        let (Some(at), Some(meta)) = (self.torch.grad_fn_at, self.autograd_of(tensor)) else {
+            return;
+        };
+        let gradient = self.pages.word(meta + at - 8).unwrap_or(0);
+        if self.is_tensor(gradient) {
+            found.push(Reference {
+                label: Label::Gradient,
+                target: gradient,
+                what: What::Impl,
+            });
+        }
+        let node = self.pages.word(meta + at).unwrap_or(0);
+        if self.is_node(node) {
+            found.push(Reference {
+                label: Label::GradFn,
+                target: node,
+                what: What::Node,
+            });
+        }
+    }
+
+    /// What a node of the graph keeps alive: tensors that it saved, and the nodes before it. Its size is what the C library's allocator
+    /// wrote before it; where that makes no sense only its beginning is looked at.
+    pub fn references_of_node(&mut self, node: u64, found: &mut Found) {
+        let size = match self.pages.word(node - 8).map(|word| word & !7) {
+            Some(size) if size.is_multiple_of(16) && (64..=LONGEST_NODE).contains(&size) => {
+                size - 8
+            }
+            _ => SHORT_NODE,
+        };
+        let words = self.pages.words(node, (size / 8) as usize);
+        let is_python = self.node_name(node).ends_with("PyNode");
+        // The first three words are the class and the pointer to itself.
+        for (number, word) in words.iter().enumerate().skip(3) {
+            if !is_pointer(*word) {
+                continue;
+            }
+            if self.is_tensor(*word) {
+                found.push(saved(*word));
+                continue;
+            }
+            if is_python && self.type_of(*word).is_some() {
+                found.push(Reference {
+                    label: Label::Function,
+                    target: *word,
+                    what: What::Object,
+                });
+                continue;
+            }
+            let (Some(end), Some(room)) = (words.get(number + 1), words.get(number + 2)) else {
+                continue;
+            };
+            let bytes = end.wrapping_sub(*word);
+            if *word < *end && end <= room && bytes <= LONGEST_VECTOR && bytes.is_multiple_of(8) {
+                self.vector(*word, bytes, found);
+            }
+        }
+    }
+
+    /// A vector in a node: edges to other nodes, or saved tensors.
+    fn vector(&mut self, begin: u64, bytes: u64, found: &mut Found) {
+        let words = self.pages.words(begin, (bytes / 8) as usize);
+        let is_edges = bytes.is_multiple_of(EDGE)
+            && words
+                .chunks_exact(3)
+                .all(|edge| edge[0] == 0 || self.is_node(edge[0]));
+        if is_edges {
+            for edge in words.chunks_exact(3).filter(|edge| edge[0] != 0) {
+                found.push(Reference {
+                    label: Label::Next,
+                    target: edge[0],
+                    what: What::Node,
+                });
+            }
+            return;
+        }
+        for word in words {
+            if self.is_tensor(word) {
+                found.push(saved(word));
+            }
+        }
+    }
+}
+
+fn saved(target: u64) -> Reference {
+    Reference {
+        label: Label::Saved,
+        target,
+        what: What::Impl,
+    }
+}
+
+fn is_pointer(word: u64) -> bool {
+    word.is_multiple_of(8) && word >= 1 << 12 && word >> 48 == 0
+}
+
+/// The key that most have voted for, of several the smallest.
+fn first_of_most(votes: &HashMap<(u64, u64), usize>) -> Option<(u64, u64)> {
+    let most = votes.values().max()?;
+    votes
+        .iter()
+        .filter(|(_, count)| *count == most)
+        .map(|(key, _)| *key)
+        .min()
+}
+
+/// The last part of a mangled name such as `N5torch8autograd9generated14AddmmBackward0E`; `None` if it is none.
+fn last_of_mangled(name: &str) -> Option<&str> {
+    let mut rest = name.strip_prefix('N').unwrap_or(name);
+    let mut last = None;
+    while rest.starts_with(|first: char| first.is_ascii_digit()) {
+        let end = rest.find(|c: char| !c.is_ascii_digit())?;
+        let length: usize = rest[..end].parse().ok()?;
+        last = Some(rest[end..].get(..length)?);
+        rest = rest[end..].get(length..)?;
+    }
+    last
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_classes() {
+        let last = last_of_mangled;
+        assert_eq!(
+            last("N5torch8autograd9generated14AddmmBackward0E"),
+            Some("AddmmBackward0")
+        );
+        assert_eq!(last("N5torch8autograd6PyNodeE"), Some("PyNode"));
+        assert_eq!(last("3Abc"), Some("Abc"));
+        for not in ["", "N", "i", "9Abc", "999999999999999999999999A"] {
+            assert_eq!(last(not), None, "{not}");
+        }
+    }
+
+    #[test]
+    fn votes() {
+        let votes = HashMap::from([((16, 8), 3), ((24, 8), 5), ((24, 16), 5)]);
+        assert_eq!(first_of_most(&votes), Some((24, 8)));
+        assert_eq!(first_of_most(&HashMap::new()), None);
+    }
+}

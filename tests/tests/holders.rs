@@ -1,0 +1,94 @@
+//! Which Python objects keep memory alive, asked of a daemon: the answer names what the program says that it did.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Daemon, Device, Program, Torch, root, sim_of};
+use serde_json::Value;
+
+fn start(daemon: &Daemon) -> (Program, Value) {
+    let script = root().join("crates/heap/tests/torch/holders.py");
+    let mut program = Program::start("holders", sim_of(Device::Cuda).script(&script));
+    let told = program.hear();
+    daemon.attach(program.pid(), "trace");
+    (program, told)
+}
+
+fn of<'a>(answer: &'a Value, path: &str) -> &'a Value {
+    let holders = answer["holders"].as_array().unwrap();
+    let found = holders.iter().find(|holder| holder["path"] == path);
+    found.unwrap_or_else(|| panic!("nothing at {path}: {answer:#}"))
+}
+
+#[test]
+fn holders_are_named_as_in_the_program() {
+    let daemon = Daemon::start();
+    let (program, told) = start(&daemon);
+    let pid = program.pid_text();
+    let answer = daemon.json(&["holders", "--pid", &pid, "--limit", "0"]);
+
+    let history = of(&answer, "__main__.T.history[*]");
+    assert_eq!(history["container"], "__main__.T.history");
+    assert_eq!(history["kind"], "list");
+    assert_eq!(history["length"], 50);
+    assert_eq!(history["blocks"]["count"], 50);
+    assert_eq!(history["unsure"]["count"], 0);
+    assert_eq!(history["origin"], "named");
+    assert_eq!(history["via"], "tensor");
+    let names: Vec<&str> = history["way"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["name"].as_str().unwrap())
+        .filter(|name| !name.is_empty())
+        .collect();
+    assert_eq!(names, ["__main__", "T", "history"]);
+
+    let exp_avg = of(&answer, "__main__.T.optimizer.state[*]['exp_avg']");
+    assert_eq!(exp_avg["blocks"]["count"], 4);
+    for name in ["0.weight", "0.bias", "2.weight", "2.bias"] {
+        let weight = of(&answer, &format!("__main__.T.model.{name}"));
+        assert_eq!(weight["blocks"]["count"], 1);
+        let gradient = of(&answer, &format!("__main__.T.model.{name}.grad"));
+        assert_eq!(gradient["via"], "gradient");
+    }
+    let graph = of(&answer, "__main__.product.grad_fn");
+    assert_eq!(graph["via"], "graph");
+    let local = of(&answer, "main.<locals>.local");
+    let step = &local["way"][0];
+    assert!(
+        step["file"].as_str().unwrap().ends_with("holders.py"),
+        "{step}"
+    );
+    assert!(step["line"].as_u64().unwrap() > 100, "{step}");
+    let cycle = of(&answer, "<garbage Cycle>.tensor");
+    assert_eq!(cycle["origin"], "garbage");
+    assert_eq!(answer["garbage"], cycle["blocks"]);
+
+    // Each block that the program named is held at the place that it named.
+    for case in told["cases"].as_array().unwrap().iter().step_by(7) {
+        let address = format!("{:#x}", case["block"].as_u64().unwrap() + 1);
+        let one = daemon.json(&["holders", "--pid", &pid, "--address", &address]);
+        assert_eq!(one["blocks"]["count"], 1, "{case}");
+        let parts = one["holders"][0]["way"].as_array().unwrap().iter();
+        let path: String = parts.map(|step| step["part"].as_str().unwrap()).collect();
+        assert_eq!(path, case["way"].as_str().unwrap(), "{one:#}");
+    }
+    let said = daemon.ctl(&["holders", "--pid", &pid]);
+    let text = said.text();
+    assert!(text.contains("list of 50"), "{text}");
+    assert!(
+        text.contains("wait for Python's garbage collector"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_has_no_holders_says_why() {
+    let daemon = Daemon::start();
+    let torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    let pid = torch.pid_text();
+    daemon
+        .ctl(&["holders", "--pid", &pid, "--address", "0x10"])
+        .refused(2, &["has the address 0x10 in it"]);
+}

@@ -2,11 +2,11 @@
 //!
 //! Owns: how holders are put together that are alike. Refuses: to say what a block is for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use memscope_heap::{Link, Origin, Reading, Wanted};
-use memscope_ledger::report::{BlockState, SnapshotReport};
+use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
 use memscope_memory::ProcessMemory;
 use memscope_proto::v1;
 use memscope_rpc::Refusal;
@@ -25,12 +25,26 @@ pub(crate) struct Block {
     since_ns: u64,
 }
 
-/// The blocks that are handed out, by address. With an address only the one in which it lies.
-pub(crate) fn blocks(report: &SnapshotReport, around: Option<u64>) -> Vec<Block> {
+/// The blocks that are handed out and that are asked about, by address.
+pub(crate) fn blocks(report: &SnapshotReport, asked: &v1::HoldersRequest) -> Vec<Block> {
     let all = report.segments.iter().flat_map(|segment| &segment.blocks);
-    let mut blocks: Vec<Block> = all
+    let mut found: Vec<&SnapshotBlock> = all
         .filter(|block| block.state == BlockState::Active)
-        .filter(|block| around.is_none_or(|at| (block.addr..block.addr + block.size).contains(&at)))
+        .collect();
+    if !asked.addresses.is_empty() {
+        let has = |block: &SnapshotBlock| {
+            let inside = block.addr..block.addr.saturating_add(block.size);
+            asked.addresses.iter().any(|at| inside.contains(at))
+        };
+        let named: HashSet<(u32, u64)> = found
+            .iter()
+            .filter(|block| asked.alike && has(block))
+            .map(|block| (block.stack, block.size))
+            .collect();
+        found.retain(|block| has(block) || named.contains(&(block.stack, block.size)));
+    }
+    let mut blocks: Vec<Block> = found
+        .into_iter()
         .map(|block| Block {
             address: block.addr,
             size: block.size,
@@ -292,6 +306,7 @@ impl<'r> Way<'r> {
         let step = |(step, part): (&&memscope_heap::Holder, &String)| {
             let (file, line) = match &step.link {
                 Link::Local { file, line, .. } => (file.clone(), *line),
+                Link::Module { file, .. } => (file.clone(), 0),
                 _ => (String::new(), 0),
             };
             v1::HolderStep {
@@ -361,9 +376,16 @@ mod tests {
         }
     }
 
+    fn module(name: &str) -> Link {
+        Link::Module {
+            name: name.to_owned(),
+            file: String::new(),
+        }
+    }
+
     #[test]
     fn what_is_alike_is_one_row() {
-        let main = || (Link::Module("__main__".to_owned()), "module", None);
+        let main = || (module("__main__"), "module", None);
         let list = || (Link::Attribute("kept".to_owned()), "list", Some(40));
         let at = |index| (Link::Index(index), "Tensor", None);
         let state = || (Link::Attribute("state".to_owned()), "dict", Some(2));

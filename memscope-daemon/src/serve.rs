@@ -362,10 +362,12 @@ impl Daemon for Serving {
             })
             .await?;
         still_there(&before.process, ended_ns)?;
-        let held = holders::blocks(&before, request.address);
-        if let (Some(address), true) = (request.address, held.is_empty()) {
+        let held = holders::blocks(&before, &request);
+        if held.is_empty() && !request.addresses.is_empty() {
+            let all = request.addresses.iter().map(|at| format!("{at:#x}"));
+            let all = all.collect::<Vec<_>>().join(", ");
             return Err(Refusal::Invalid {
-                what: format!("no block of process {pid} has the address {address:#x} in it"),
+                what: format!("no block of process {pid} has the address {all} in it"),
                 hint: "`memscope-ctl snapshot --format json` has the addresses of all blocks"
                     .to_owned(),
             });
@@ -384,7 +386,8 @@ impl Daemon for Serving {
                 (process == handle).then(|| ledger.snapshot(process, as_of))?
             })
             .await?;
-        let held = holders::still_there(&held, &holders::blocks(&after, request.address));
+        // What came meanwhile and is alike is not among those that were read.
+        let held = holders::still_there(&held, &holders::blocks(&after, &request));
         let mut answer = holders::answer(&reading, &held, request.limit);
         answer.coverage.extend(before.coverage.iter().cloned());
         Ok(v1::HoldersResponse {

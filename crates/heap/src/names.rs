@@ -7,6 +7,7 @@ use memscope_memory::Memory;
 use memscope_python::{Code, read_code, read_string};
 
 use crate::heap::{Heap, Minor};
+use crate::objects::{Found, Label};
 use crate::pages::Pages;
 use crate::shapes::{Kind, Value};
 
@@ -49,6 +50,18 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         let seen = Seen(RefCell::new(&mut self.pages));
         let text = read_string(&seen, &self.layout, address).ok()?;
         Some(shortened(text.text).into())
+    }
+
+    /// The file of the module at this address.
+    pub fn file_of_module(&mut self, module: u64) -> Option<String> {
+        let dict = self.pages.word(module + 16)?;
+        let number = self.type_of(dict)?;
+        let mut found = Found::new();
+        self.references(dict, number, &mut found);
+        let file = found.iter().find(|reference| {
+            matches!(reference.label, Label::Key(key) if self.string(key).as_deref() == Some("__file__"))
+        })?;
+        self.string(file.target).map(Into::into)
     }
 
     /// Whether this is the name of a dictionary in which a module of `torch.nn` keeps what it consists of.

@@ -43,8 +43,13 @@ pub enum Origin {
 /// How one holder refers to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Link {
-    /// The first: a module.
-    Module(String),
+    /// The first: a module, by its name, and its file, if it has one.
+    Module {
+        /// The name under which it was imported.
+        name: String,
+        /// Its `__file__`, or nothing.
+        file: String,
+    },
     /// A local variable of a frame: its name, and, where the frame is the first holder, its function, the function's file, and the line where it begins.
     Local {
         /// The variable.
@@ -181,8 +186,8 @@ impl Link {
     /// The name that it has in the program: of a module, a variable, an attribute, or a key that is text.
     pub fn name(&self) -> Option<&str> {
         match self {
-            Link::Module(name) | Link::Attribute(name) | Link::Variable(name) => Some(name),
-            Link::Local { name, .. } => Some(name),
+            Link::Attribute(name) | Link::Variable(name) => Some(name),
+            Link::Module { name, .. } | Link::Local { name, .. } => Some(name),
             Link::Key { shown, is_text } if *is_text => {
                 Some(shown.trim_start_matches('\'').trim_end_matches('\''))
             }
@@ -194,7 +199,7 @@ impl Link {
     /// the way is.
     fn shown(&self, kind: &str, node: &mut Option<String>) -> Option<String> {
         Some(match self {
-            Link::Module(name) => name.clone(),
+            Link::Module { name, .. } => name.clone(),
             Link::Local { name, function, .. } => match function.is_empty() {
                 true => format!(".{name}"),
                 false => format!("{function}.<locals>.{name}"),
@@ -496,7 +501,10 @@ impl<'g> Answer<'g> {
             None => "?".to_owned(),
         };
         match vertex.label {
-            Label::Module(key) => Link::Module(text(heap, key)),
+            Label::Module(key) => Link::Module {
+                name: text(heap, key),
+                file: heap.file_of_module(vertex.address).unwrap_or_default(),
+            },
             Label::Local(code, number) => {
                 let name = heap.name_of_local(code, u64::from(number));
                 let code = match vertex.parent {

@@ -24,6 +24,9 @@ use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
+/// Most holders in an answer about leaks.
+const MOST_HOLDERS_OF_LEAKS: u32 = 10;
+
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) daemon: Arc<dyn Daemon>,
@@ -155,6 +158,53 @@ impl Service {
         }
     }
 
+    /// Adds what holds the blocks of the groups that grow. Where that cannot be read, a note says why: the rest of the answer stays right.
+    async fn add_holders(
+        &self,
+        caller: Caller,
+        answer: &mut v1::LeaksResponse,
+        under_way: &UnderWay,
+    ) {
+        let growing = answer
+            .groups
+            .iter()
+            .filter(|group| group.verdict() == v1::Verdict::Growing);
+        let question = v1::HoldersRequest {
+            pid: answer.pid,
+            addresses: growing.flat_map(|group| group.examples.clone()).collect(),
+            limit: MOST_HOLDERS_OF_LEAKS,
+            alike: true,
+        };
+        if question.addresses.is_empty() {
+            return;
+        }
+        match self.take_holders(caller, question, under_way).await {
+            Ok(holders) => answer.holders = holders.holders,
+            // A recording and an ended process have no objects; nobody expects them.
+            Err(Refusal::Replaying | Refusal::Ended { .. } | Refusal::NotWanted) => {}
+            Err(refusal) => answer.coverage.push(v1::CoverageNote {
+                code: "holders_not_read".to_owned(),
+                text: format!("which objects hold the blocks that grow is not known: {refusal}"),
+                ..v1::CoverageNote::default()
+            }),
+        }
+    }
+
+    async fn take_holders(
+        &self,
+        caller: Caller,
+        question: v1::HoldersRequest,
+        under_way: &UnderWay,
+    ) -> Result<v1::HoldersResponse, Refusal> {
+        let _turn = self.turn(caller, under_way).await?;
+        let before = self
+            .daemon
+            .snapshot(question.pid, None, under_way.wanted())
+            .await?;
+        self.access().check(caller, &before.process.who())?;
+        self.daemon.holders(question, before).await
+    }
+
     async fn take_snapshot(
         &self,
         caller: Caller,
@@ -269,7 +319,14 @@ impl Memscope for Service {
         &self,
         request: Request<v1::LeaksRequest>,
     ) -> Result<Response<v1::LeaksResponse>, Status> {
-        self.ask(request).await
+        let caller = self.caller(&request)?;
+        let under_way = UnderWay::of(&request);
+        let with_holders = request.get_ref().holders;
+        let mut answer = self.ask(request).await?;
+        if with_holders && answer.get_ref().growing_groups > 0 {
+            self.add_holders(caller, answer.get_mut(), &under_way).await;
+        }
+        Ok(answer)
     }
 
     async fn steps(
@@ -396,11 +453,10 @@ impl Memscope for Service {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
-        let question = request.into_inner();
-        let _turn = self.turn(caller, &under_way).await?;
-        let before = self.take_snapshot(caller, pid, None, &under_way).await?;
-        strict.check(Answer::Picture, &before.coverage)?;
-        let answer = self.daemon.holders(question, before).await?;
+        let answer = self
+            .take_holders(caller, request.into_inner(), &under_way)
+            .await?;
+        strict.check(Answer::Picture, &answer.coverage)?;
         Ok(Response::new(answer))
     }
 

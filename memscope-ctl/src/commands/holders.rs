@@ -25,9 +25,12 @@ use memscope_proto::v1::{self, HolderOrigin, HolderVia};
 pub(crate) struct Holders {
     #[command(flatten)]
     pub(crate) process: Process,
-    /// Show only what holds the block in which this address lies, with the whole way to it.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub(crate) address: Option<u64>,
+    /// Show only what holds the blocks in which these addresses lie (commas between them). The whole way is shown if it is one.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = address)]
+    pub(crate) address: Vec<u64>,
+    /// With --address: also what holds all other blocks of the same size that the same stack allocated.
+    #[arg(long, requires = "address")]
+    pub(crate) alike: bool,
     /// Largest number of rows; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(crate) limit: u32,
@@ -46,8 +49,9 @@ impl Run for Holders {
         let client = session.client().await?;
         let question = v1::HoldersRequest {
             pid: client.choose(self.process.pid()).await?,
-            address: self.address,
+            addresses: self.address.clone(),
             limit: self.limit,
+            alike: self.alike,
         };
         let answer = client
             .ask(question, async |mut rpc, request| {

@@ -23,6 +23,9 @@ use std::time::Duration;
 /// What rises and has not been watched for so long is no growth yet, and no reason to say that there is none: the headline then
 /// says that it is too early to tell. What grew until it was given back is listed beneath, with what the pool still reserves.
 /// The headline's sums are those of all groups, however many are shown.
+///
+/// What grows in a running Python program is kept by some object: the list, the dictionary or the variable is named at the end (see
+/// holders --help).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl leaks --pid 4242 --min-age 30s
@@ -44,6 +47,9 @@ pub(crate) struct Leaks {
     /// A cache that fills looks the same until it is full. If the device will be full earlier, it is said earlier.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sure_after: u32,
+    /// Do not read which Python objects hold what grows. Reading them takes a reader process half a second for a million objects.
+    #[arg(long)]
+    pub(crate) no_holders: bool,
     /// Exit with 10 when something grows, with 11 when it cannot be told: too early, or nothing was read yet.
     #[arg(long)]
     pub(crate) exit_code: bool,
@@ -59,6 +65,7 @@ impl Run for Leaks {
                 include_steady: self.all_groups,
                 limit: self.limit,
                 sure_after_steps: self.sure_after,
+                holders: !self.no_holders,
             };
             client.leaks(question).await
         };

@@ -60,8 +60,67 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     } else {
         text.push_str(&why_lines(answer));
     }
+    text.push_str(&held_by(answer));
     text.push_str(&coverage(&answer.coverage));
     text
+}
+
+/// Largest number of holders that are shown.
+const HOLDERS: usize = 3;
+
+/// What keeps the blocks that grow: `list __main__.history (201 elements), train.py`.
+fn held_by(answer: &v1::LeaksResponse) -> String {
+    if answer.holders.is_empty() {
+        return String::new();
+    }
+    let mut text = "\nHeld by\n".to_owned();
+    for holder in answer.holders.iter().take(HOLDERS) {
+        let blocks = holder.blocks.unwrap_or_default();
+        text.push_str(&format!(
+            "  {}: {} in {} blocks\n",
+            who(holder),
+            bytes(blocks.bytes),
+            grouped(blocks.count)
+        ));
+    }
+    let more = answer.holders.len().saturating_sub(HOLDERS);
+    if more > 0 {
+        text.push_str(&format!(
+            "  and {more} more: memscope-ctl holders --pid {}\n",
+            answer.pid
+        ));
+    }
+    text
+}
+
+fn who(holder: &v1::Holder) -> String {
+    let mut who = match (&holder.container, &holder.kind, holder.length) {
+        (Some(container), Some(kind), Some(length)) => format!(
+            "{} {} ({} elements)",
+            plain(kind),
+            plain(container),
+            grouped(length)
+        ),
+        _ => plain(&holder.path),
+    };
+    match holder.via() {
+        v1::HolderVia::Graph => who.push_str(", by the autograd graphs of its tensors"),
+        v1::HolderVia::Gradient => who.push_str(", as gradients"),
+        v1::HolderVia::Tensor | v1::HolderVia::Unspecified => {}
+    }
+    match holder.origin() {
+        v1::HolderOrigin::Garbage => {
+            who.push_str(", which waits for the garbage collector: gc.collect() frees it");
+        }
+        v1::HolderOrigin::Outside => who.push_str(", which no name of the program leads to"),
+        v1::HolderOrigin::Named | v1::HolderOrigin::Unspecified => {}
+    }
+    let first = holder.way.first();
+    if let Some(file) = first.map(|step| &step.file).filter(|file| !file.is_empty()) {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        who.push_str(&format!(", {}", plain(name)));
+    }
+    who
 }
 
 /// Largest number of callers that are shown for a line.

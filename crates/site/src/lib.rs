@@ -2,7 +2,7 @@
 //!
 //! This crate owns the view of a process's mappings ([`mapped`]), the search for the functions of
 //! `memscope-vendors` in the mapped files ([`resolve`]), the choice of
-//! the instruction under each probe ([`place`]), and what it reads from a live process: which
+//! the instruction under each probe ([`place`]), the search for PyTorch's operators in its library ([`operators`]), and what it reads from a live process: which
 //! allocator PyTorch uses ([`backend`]) with which settings ([`settings`]), and facts about the process itself
 //! ([`process`]).
 //!
@@ -20,6 +20,7 @@ pub mod identity;
 pub mod mapped;
 pub mod maps;
 pub mod mounts;
+pub mod operators;
 pub mod place;
 pub mod process;
 pub mod resolve;

@@ -24,6 +24,11 @@ impl Fixtures {
     }
 
     fn cc(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
+        self.cc_in(&[], name, source, arguments)
+    }
+
+    /// `before` are arguments that stand before the source, such as its language.
+    fn cc_in(&self, before: &[&str], name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let output = self.path(name);
         std::fs::create_dir_all(output.parent().unwrap()).unwrap();
         let input = self.path(&format!("{}.c", name.replace('/', "_")));
@@ -32,6 +37,7 @@ impl Fixtures {
             .args(["-O1", "-fno-ipa-icf", "-Wl,--build-id"])
             .arg("-o")
             .arg(&output)
+            .args(before)
             .arg(&input)
             .args(arguments)
             .output()
@@ -54,6 +60,13 @@ impl Fixtures {
     /// Builds a program.
     pub fn program(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         self.cc(name, source, arguments)
+    }
+
+    /// Builds a program in C++.
+    pub fn program_of_cpp(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
+        let mut all = arguments.to_vec();
+        all.extend(["-xnone", "-lstdc++"]);
+        self.cc_in(&["-xc++"], name, source, &all)
     }
 
     /// Starts a process that loads these libraries and waits.

@@ -147,6 +147,7 @@ class Calls(Connection):
         include_steady: bool | None = None,
         limit: int | None = None,
         sure_after_steps: int | None = None,
+        holders: bool | None = None,
         timeout: float | None = 30.0,
     ) -> v1.LeaksResponse:
         """Answers which live blocks keep growing in number.
@@ -156,6 +157,7 @@ class Calls(Connection):
         * include_steady: Also groups that do not grow.
         * limit: At most so many groups, largest growth first; 0 means all, up to 5,000.
         * sure_after_steps: Steps that a growth must have lasted before it is called one; 0 means 100.
+        * holders: Also which Python objects keep the blocks of the growing groups alive. The process's objects are read for that, where something grows.
         """
         return self._ask(
             self._memscope.Leaks,
@@ -166,6 +168,7 @@ class Calls(Connection):
                 "include_steady": include_steady,
                 "limit": limit,
                 "sure_after_steps": sure_after_steps,
+                "holders": holders,
             },
             timeout,
         )
@@ -434,23 +437,26 @@ class Calls(Connection):
         self,
         pid: int,
         *,
-        address: int | None = None,
+        addresses: Iterable[int] | None = None,
         limit: int | None = None,
+        alike: bool | None = None,
         timeout: float | None = 30.0,
     ) -> v1.HoldersResponse:
         """Answers which Python objects keep the memory of a process alive.
 
         * pid: Process id.
-        * address: Only the holder of the block in which this address lies.
+        * addresses: Only what holds the blocks in which these addresses lie; none for all blocks.
         * limit: Most holders that are answered; 0 for all.
+        * alike: With addresses: also what holds all other blocks of the same size that the same stack allocated.
         """
         return self._ask(
             self._memscope.Holders,
             v1.HoldersRequest,
             {
                 "pid": pid,
-                "address": address,
+                "addresses": addresses,
                 "limit": limit,
+                "alike": alike,
             },
             timeout,
         )

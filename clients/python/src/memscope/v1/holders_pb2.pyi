@@ -84,28 +84,32 @@ class HoldersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PID_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    ALIKE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
-    address: _builtins.int
-    """Only the holder of the block in which this address lies."""
     limit: _builtins.int
     """Most holders that are answered; 0 for all."""
+    alike: _builtins.bool
+    """With addresses: also what holds all other blocks of the same size that the same stack allocated."""
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only what holds the blocks in which these addresses lie; none for all blocks."""
+
     def __init__(
         self,
         *,
         pid: _builtins.int = ...,
-        address: _builtins.int | None = ...,
+        addresses: _abc.Iterable[_builtins.int] | None = ...,
         limit: _builtins.int = ...,
+        alike: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_address", b"_address", "address", b"address"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_address", b"_address", "address", b"address", "limit", b"limit", "pid", b"pid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alike", b"alike", "limit", b"limit", "pid", b"pid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__address: _TypeAlias = _typing.Literal["address"]  # noqa: Y015
-    _WhichOneofArgType__address: _TypeAlias = _typing.Literal["_address", b"_address"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__address) -> _WhichOneofReturnType__address | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HoldersRequest: _TypeAlias = HoldersRequest  # noqa: Y015
 
@@ -130,9 +134,9 @@ class HolderStep(_message.Message):
     length: _builtins.int
     """Number of its elements, if it is a list, a tuple, a dictionary, a set or a deque."""
     file: _builtins.str
-    """Of a local variable: the function's file, and the line where the function begins."""
+    """The module's file; of a local variable the function's file."""
     line: _builtins.int
-    """The line; 0 if it is not known."""
+    """The line where the function of a local variable begins; 0 for others."""
     def __init__(
         self,
         *,

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from memscope.v1 import holders_pb2 as _holders_pb2
 from memscope.v1 import process_pb2 as _process_pb2
 from memscope.v1 import steps_pb2 as _steps_pb2
 import builtins as _builtins
@@ -60,6 +61,7 @@ class LeaksRequest(_message.Message):
     INCLUDE_STEADY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     SURE_AFTER_STEPS_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     min_age_ns: _builtins.int
@@ -70,6 +72,8 @@ class LeaksRequest(_message.Message):
     """At most so many groups, largest growth first; 0 means all, up to 5,000."""
     sure_after_steps: _builtins.int
     """Steps that a growth must have lasted before it is called one; 0 means 100."""
+    holders: _builtins.bool
+    """Also which Python objects keep the blocks of the growing groups alive. The process's objects are read for that, where something grows."""
     def __init__(
         self,
         *,
@@ -78,10 +82,11 @@ class LeaksRequest(_message.Message):
         include_steady: _builtins.bool = ...,
         limit: _builtins.int = ...,
         sure_after_steps: _builtins.int = ...,
+        holders: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_steady", b"include_steady", "limit", b"limit", "min_age_ns", b"min_age_ns", "pid", b"pid", "sure_after_steps", b"sure_after_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "include_steady", b"include_steady", "limit", b"limit", "min_age_ns", b"min_age_ns", "pid", b"pid", "sure_after_steps", b"sure_after_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,6 +460,7 @@ class LeaksResponse(_message.Message):
     OMITTED_LINES_FIELD_NUMBER: _builtins.int
     GROWING_LINES_FIELD_NUMBER: _builtins.int
     TOGETHER_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     as_of: _builtins.int
@@ -515,6 +521,12 @@ class LeaksResponse(_message.Message):
     def together(self) -> Global___LeakTogether:
         """Of the lines that grow together with others, the one that grows most and those others."""
 
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[_holders_pb2.Holder]:
+        """What holds the blocks of the growing groups among `groups`, if it was asked and the process has not ended: those with most bytes first,
+        at most ten.
+        """
+
     def __init__(
         self,
         *,
@@ -538,10 +550,11 @@ class LeaksResponse(_message.Message):
         omitted_lines: _builtins.int = ...,
         growing_lines: _builtins.int = ...,
         together: Global___LeakTogether | None = ...,
+        holders: _abc.Iterable[_holders_pb2.Holder] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of_event", b"as_of_event", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "young", b"young"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "lines", b"lines", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "holders", b"holders", "lines", b"lines", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds_to_full: _TypeAlias = _typing.Literal["seconds_to_full"]  # noqa: Y015
     _WhichOneofArgType__seconds_to_full: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full"]  # noqa: Y015

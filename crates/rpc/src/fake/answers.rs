@@ -163,6 +163,7 @@ fn leaks(asked: &v1::LeaksRequest, process: &FakeProcess) -> v1::LeaksResponse {
         given_back: process.given_back.clone(),
         groups,
         watched_ns: 60_000_000_000,
+        holders: Vec::new(),
         seconds_to_full: None,
     })
 }

@@ -8,11 +8,28 @@ use crate::units;
 use memscope_proto::v1;
 use serde::Serialize;
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tonic::Streaming;
+
+/// Reads a file of text that has at most so many bytes.
+pub(crate) fn text(path: &Path, most: u64) -> Result<String, Failure> {
+    let refused = |why: String| Failure::Usage {
+        what: format!("cannot read {}: {why}", path.display()),
+        hint: "name a file of text that you may read".to_owned(),
+    };
+    let mut text = String::new();
+    let file = File::open(path).map_err(|why| refused(why.to_string()))?;
+    file.take(most + 1)
+        .read_to_string(&mut text)
+        .map_err(|why| refused(why.to_string()))?;
+    if text.len() as u64 > most {
+        return Err(refused(format!("it has more than {most} bytes")));
+    }
+    Ok(text)
+}
 
 /// Destination of a file: standard output, or a path.
 pub(crate) struct Target {

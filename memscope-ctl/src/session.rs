@@ -45,7 +45,8 @@ pub(crate) struct Global {
 
     /// Ask the recording as of this moment, not of its end: EVENT@BOOT_NS.
     ///
-    /// Takes as_of_event.sequence and as_of_boot_ns of an answer, and gives that answer again, byte for byte.
+    /// Takes as_of_event.sequence and as_of_boot_ns of an answer, and gives that answer again, byte for byte. What
+    /// was read from the process's Python objects, as the holders of `leaks` are, is in no recording.
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "MOMENT", requires = "recording")]
     pub(crate) as_of: Option<String>,
 

@@ -10,9 +10,12 @@ use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
 use memscope_memory::ProcessMemory;
 use memscope_proto::v1;
 use memscope_rpc::Refusal;
+use prost::Message;
 
 use crate::works;
 
+/// Most bytes of rows in an answer, which as a whole must stay below the 4 MiB that gRPC's clients accept.
+const MOST_BYTES_OF_ROWS: usize = 3 << 20;
 /// A dictionary with more text keys than this is a container of like things, and its keys are no names.
 const MOST_NAMES: u64 = 16;
 
@@ -129,11 +132,7 @@ pub(crate) fn answer(reading: &Reading, blocks: &[Block], limit: u32) -> v1::Hol
         let by_path = || a.path.cmp(&b.path).then(a.via.cmp(&b.via));
         bytes(b).cmp(&bytes(a)).then_with(by_path)
     });
-    let mut more = 0;
-    if limit != 0 {
-        more = holders.len().saturating_sub(limit as usize) as u64;
-        holders.truncate(limit as usize);
-    }
+    let more = cut(&mut holders, limit).len() as u64;
     let all = v1::Amount {
         count: blocks.len() as u64,
         bytes: blocks.iter().map(|block| block.size).sum(),
@@ -153,13 +152,30 @@ pub(crate) fn answer(reading: &Reading, blocks: &[Block], limit: u32) -> v1::Hol
     }
 }
 
-fn add(amount: &mut v1::Amount, bytes: u64) {
+/// Cuts off the rows for which an answer has no room, and those beyond a limit that is not 0. Returns them.
+pub(crate) fn cut<R: Message>(rows: &mut Vec<R>, limit: u32) -> Vec<R> {
+    let limit = match limit {
+        0 => usize::MAX,
+        limit => limit as usize,
+    };
+    let mut room = MOST_BYTES_OF_ROWS;
+    let fit = rows.iter().take(limit).take_while(|row| {
+        // A row is told with its length before it.
+        let left = room.checked_sub(row.encoded_len() + 8);
+        room = left.unwrap_or(0);
+        left.is_some()
+    });
+    let fit = fit.count();
+    rows.split_off(fit)
+}
+
+pub(crate) fn add(amount: &mut v1::Amount, bytes: u64) {
     amount.count += 1;
     amount.bytes += bytes;
 }
 
 /// What limits a reading.
-fn notes(reading: &Reading) -> Vec<v1::CoverageNote> {
+pub(crate) fn notes(reading: &Reading) -> Vec<v1::CoverageNote> {
     let mut notes = Vec::new();
     let mut note = |code: &str, text: String| {
         notes.push(v1::CoverageNote {
@@ -181,6 +197,13 @@ fn notes(reading: &Reading) -> Vec<v1::CoverageNote> {
             reading.objects
         );
         note("objects_cut", text);
+    }
+    if reading.uses_left_out > 0 {
+        let text = format!(
+            "{} uses of blocks by modules and optimizers are not told, because there are too many",
+            reading.uses_left_out
+        );
+        note("uses_left_out", text);
     }
     if reading.left_out > 0 {
         let text = format!(
@@ -233,7 +256,7 @@ impl Row<'_> {
     }
 }
 
-fn kind(reading: &Reading, number: u32) -> String {
+pub(crate) fn kind(reading: &Reading, number: u32) -> String {
     reading
         .kinds
         .get(number as usize)
@@ -242,19 +265,19 @@ fn kind(reading: &Reading, number: u32) -> String {
 }
 
 /// A way to a block.
-struct Way<'r> {
-    steps: Vec<&'r memscope_heap::Holder>,
+pub(crate) struct Way<'r> {
+    pub(crate) steps: Vec<&'r memscope_heap::Holder>,
     /// What each step adds to the path.
-    parts: Vec<String>,
+    pub(crate) parts: Vec<String>,
     /// The path, with `[*]` for elements.
-    pattern: String,
+    pub(crate) pattern: String,
     /// The step with the container that has most elements.
-    container: Option<usize>,
-    via: v1::HolderVia,
+    pub(crate) container: Option<usize>,
+    pub(crate) via: v1::HolderVia,
 }
 
 impl<'r> Way<'r> {
-    fn new(reading: &'r Reading, holder: u32) -> Way<'r> {
+    pub(crate) fn new(reading: &'r Reading, holder: u32) -> Way<'r> {
         let steps = reading.way(holder);
         let parts = reading.parts(&steps);
         let mut pattern = String::new();
@@ -452,6 +475,24 @@ mod tests {
         assert_eq!(graph.container, Some(list));
         let names: Vec<&str> = graph.way.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names, ["__main__", "kept", "", ""]);
+    }
+
+    #[test]
+    fn an_answer_has_room_for_so_many_rows() {
+        let row = |name: usize| v1::Holder {
+            path: format!("{name:1000}"),
+            ..v1::Holder::default()
+        };
+        let mut rows: Vec<v1::Holder> = (0..4000).map(row).collect();
+        let rest = cut(&mut rows, 0);
+        assert_eq!(rows.len() + rest.len(), 4000);
+        assert!(rows.len() > 3000 && !rest.is_empty(), "{}", rows.len());
+        let whole = v1::HoldersResponse {
+            holders: rows.clone(),
+            ..v1::HoldersResponse::default()
+        };
+        assert!(whole.encoded_len() <= MOST_BYTES_OF_ROWS);
+        assert_eq!(cut(&mut rows, 5).len() + 5 + rest.len(), 4000);
     }
 
     #[test]

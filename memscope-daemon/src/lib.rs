@@ -14,6 +14,7 @@ pub mod looks;
 pub mod memory;
 pub mod messages;
 pub mod native;
+mod owners;
 pub mod panics;
 pub mod probe;
 pub mod python;

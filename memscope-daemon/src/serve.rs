@@ -5,7 +5,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle, ShedPart};
-use memscope_ledger::report::{AsOf, ProcessState, ProcessSummary, SnapshotReport, StackReport};
+use memscope_ledger::report::{
+    AsOf, BlockState, ProcessState, ProcessSummary, SnapshotBlock, SnapshotReport, StackReport,
+};
 use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
 use memscope_log::records::DaemonRecord;
 use memscope_log::{Recording, RecordingError, SegmentPlace};
@@ -23,6 +25,7 @@ use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
 use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
+use crate::owners::{self, Rulebook};
 use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
 use crate::snapshots::Shelf;
 use crate::sync::Flushing;
@@ -187,6 +190,33 @@ impl Serving {
         self.refresh(&traced).await;
     }
 
+    /// Refuses a question for objects of a process that has ended, or of a recording.
+    async fn still_runs(&self, pid: u32, before: &SnapshotReport) -> Result<(), Refusal> {
+        if self.tracer.is_none() {
+            return Err(Refusal::Replaying);
+        }
+        let ended_ns = before.process.ended_ns;
+        let ended_ns = self
+            .about(pid, move |ledger, _, _| {
+                Some(ended_ns.map(|ended| ledger.unix_ns(ended)))
+            })
+            .await?;
+        still_there(&before.process, ended_ns)
+    }
+
+    /// The same process as in a snapshot, as it is now.
+    async fn same_again(
+        &self,
+        pid: u32,
+        before: &SnapshotReport,
+    ) -> Result<SnapshotReport, Refusal> {
+        let handle = before.process.handle;
+        self.about(pid, move |ledger, process, as_of| {
+            (process == handle).then(|| ledger.snapshot(process, as_of))?
+        })
+        .await
+    }
+
     /// Prepares for a snapshot, which must contain every block and segment.
     async fn complete(&self, pid: u32) {
         let incomplete = self.keeper.ask(move |ledger, _| {
@@ -197,6 +227,24 @@ impl Serving {
             self.refresh(&[process]).await;
         }
     }
+}
+
+fn no_such_block(pid: u32, addresses: &[u64]) -> Refusal {
+    let all = addresses.iter().map(|at| format!("{at:#x}"));
+    let all = all.collect::<Vec<_>>().join(", ");
+    Refusal::Invalid {
+        what: format!("no block of process {pid} has the address {all} in it"),
+        hint: "`memscope-ctl snapshot --format json` has the addresses of all blocks".to_owned(),
+    }
+}
+
+/// Has Python's objects read, as far as they keep these blocks.
+async fn read_objects(pid: u32, blocks: Vec<u64>) -> Result<memscope_heap::Reading, Refusal> {
+    let read = tokio::task::spawn_blocking(move || holders::read(pid, blocks)).await;
+    read.map_err(|source| Refusal::Internal {
+        what: "the reading of Python's objects failed".to_owned(),
+        source: Box::new(source),
+    })?
 }
 
 #[tonic::async_trait]
@@ -351,41 +399,17 @@ impl Daemon for Serving {
         request: v1::HoldersRequest,
         before: Arc<SnapshotReport>,
     ) -> Result<v1::HoldersResponse, Refusal> {
-        if self.tracer.is_none() {
-            return Err(Refusal::Replaying);
-        }
         let pid = request.pid;
-        let ended_ns = before.process.ended_ns;
-        let ended_ns = self
-            .about(pid, move |ledger, _, _| {
-                Some(ended_ns.map(|ended| ledger.unix_ns(ended)))
-            })
-            .await?;
-        still_there(&before.process, ended_ns)?;
+        self.still_runs(pid, &before).await?;
         let held = holders::blocks(&before, &request);
         if held.is_empty() && !request.addresses.is_empty() {
-            let all = request.addresses.iter().map(|at| format!("{at:#x}"));
-            let all = all.collect::<Vec<_>>().join(", ");
-            return Err(Refusal::Invalid {
-                what: format!("no block of process {pid} has the address {all} in it"),
-                hint: "`memscope-ctl snapshot --format json` has the addresses of all blocks"
-                    .to_owned(),
-            });
+            return Err(no_such_block(pid, &request.addresses));
         }
         let addresses = held.iter().map(|block| block.address).collect();
         let began = Instant::now();
-        let read = tokio::task::spawn_blocking(move || holders::read(pid, addresses)).await;
-        let reading = read.map_err(|source| Refusal::Internal {
-            what: "the reading of Python's objects failed".to_owned(),
-            source: Box::new(source),
-        })??;
+        let reading = read_objects(pid, addresses).await?;
         let duration_ns = began.elapsed().as_nanos() as u64;
-        let handle = before.process.handle;
-        let after = self
-            .about(pid, move |ledger, process, as_of| {
-                (process == handle).then(|| ledger.snapshot(process, as_of))?
-            })
-            .await?;
+        let after = self.same_again(pid, &before).await?;
         // What came meanwhile and is alike is not among those that were read.
         let held = holders::still_there(&held, &holders::blocks(&after, &request));
         let mut answer = holders::answer(&reading, &held, request.limit);
@@ -394,6 +418,72 @@ impl Daemon for Serving {
             pid,
             process: Some(before.process.clone().into()),
             as_of: before.as_of.unix_ns,
+            duration_ns,
+            ..answer
+        })
+    }
+
+    async fn owners(
+        &self,
+        request: v1::OwnersRequest,
+        before: Arc<SnapshotReport>,
+    ) -> Result<v1::OwnersResponse, Refusal> {
+        let pid = request.pid;
+        let rules = Rulebook::new(&request)?;
+        self.still_runs(pid, &before).await?;
+        let is_inside = |block: &SnapshotBlock| {
+            let inside = block.addr..block.addr.saturating_add(block.size);
+            request.addresses.iter().any(|at| inside.contains(at))
+        };
+        let blocks = || before.segments.iter().flat_map(|segment| &segment.blocks);
+        if !request.addresses.is_empty() && !blocks().any(is_inside) {
+            return Err(no_such_block(pid, &request.addresses));
+        }
+        let began = Instant::now();
+        let mut notes = Vec::new();
+        let mut reading = None;
+        if rules.needs_objects() {
+            let active = blocks().filter(|block| block.state == BlockState::Active);
+            match read_objects(pid, active.map(|block| block.addr).collect()).await {
+                Ok(read) => {
+                    notes.extend(holders::notes(&read));
+                    reading = Some(read);
+                }
+                // The rules still say something by stacks and pools, and the answer says what is missing.
+                Err(why) => notes.push(v1::CoverageNote {
+                    code: "objects_not_read".to_owned(),
+                    text: format!(
+                        "Python's objects were not read, so nothing here is known from them: {why}"
+                    ),
+                    ..v1::CoverageNote::default()
+                }),
+            }
+        }
+        let duration_ns = began.elapsed().as_nanos() as u64;
+        let handle = before.process.handle;
+        self.refresh_for(Needs::Totals, &[handle]).await;
+        let after = self.same_again(pid, &before).await?;
+        let (beside, devices) = self
+            .about(pid, move |ledger, process, as_of| {
+                let stats = ledger.ask(&[process], as_of, &v1::StatsRequest { pid })?;
+                let beside = ledger.beside_the_pool(process)?;
+                (process == handle).then_some((beside, stats.devices))
+            })
+            .await?;
+        let picture = owners::Picture {
+            reading: reading.as_ref(),
+            before: &before,
+            after: &after,
+            beside: &beside,
+            devices: &devices,
+        };
+        let mut answer = owners::answer(&picture, &rules, &request);
+        answer.coverage = notes;
+        answer.coverage.extend(after.coverage.iter().cloned());
+        Ok(v1::OwnersResponse {
+            pid,
+            process: Some(after.process.clone().into()),
+            as_of: after.as_of.unix_ns,
             duration_ns,
             ..answer
         })

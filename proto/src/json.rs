@@ -51,6 +51,7 @@ words! {
     BlockState "BLOCK_STATE_",
     HolderOrigin "HOLDER_ORIGIN_",
     HolderVia "HOLDER_VIA_",
+    OwnerEvidence "OWNER_EVIDENCE_",
     ExportFormat "EXPORT_FORMAT_",
     Layer "LAYER_",
     TraceAction "TRACE_ACTION_",

@@ -5,7 +5,7 @@ use memscope_memory::Memory;
 use crate::heap::{Heap, Minor};
 use crate::objects::{Found, Label, Reference, What};
 use crate::pages::ByAddress;
-use crate::shapes::Kind;
+use crate::shapes::{Kind, Part, Seen};
 
 /// No vertex.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -16,7 +16,7 @@ pub(crate) const NODE: u32 = u32::MAX - 1;
 /// Most objects that a reading looks at; it ends with what it has.
 pub const MOST_OBJECTS: usize = 3_000_000;
 /// The longest way that is looked at: what is further away counts as being so far away.
-const FURTHEST: usize = 4096;
+const FURTHEST: usize = 1 << 16;
 /// No way was found.
 const NEVER: u32 = u32::MAX;
 
@@ -66,6 +66,8 @@ pub(crate) struct Graph {
     numbers: ByAddress<u32>,
     /// Vertices by their distance, which are still to be looked at.
     waiting: Vec<Vec<u32>>,
+    /// References to what makes an object a module of `torch.nn` or an optimizer.
+    pub parts: Vec<Seen>,
     /// Whether there were more objects than are looked at.
     pub is_cut: bool,
 }
@@ -179,10 +181,16 @@ impl Graph {
                 let Some(next) = self.vertex(heap, reference.target, reference.what) else {
                     continue;
                 };
+                let part = self.part(heap, reference, next);
                 if counts {
                     self.vertices[next as usize].references += 1;
+                    self.keep_part(number, part, reference.target);
                 }
-                let cost = self.cost(heap, reference, next);
+                // The dictionaries in which a module of `torch.nn` keeps what it consists of are no way of their own.
+                let cost = match part {
+                    Some(part) if part.is_of_module() => 0,
+                    _ => reference.label.cost(),
+                };
                 let distance = vertex.distance.saturating_add(cost);
                 self.reach(next, number, reference.label, distance, phase);
             }
@@ -190,21 +198,34 @@ impl Graph {
         self.waiting.clear();
     }
 
-    /// The dictionaries in which a module of `torch.nn` keeps what it consists of are no way of their own.
-    fn cost<M: Memory + ?Sized>(
+    /// Whether this is a reference to what makes an object a module of `torch.nn` or an optimizer.
+    fn part<M: Memory + ?Sized>(
         &self,
         heap: &mut Heap<'_, M>,
         reference: &Reference,
         next: u32,
-    ) -> u32 {
-        if let Label::Key(name) | Label::Attribute(name) = reference.label
-            && let Some(made) = heap.types.get(self.vertices[next as usize].kind as usize)
-            && made.kind == Kind::Dict
-            && heap.is_part_of_module(name)
-        {
-            return 0;
+    ) -> Option<Part> {
+        let (Label::Key(name) | Label::Attribute(name)) = reference.label else {
+            return None;
+        };
+        let kind = heap
+            .types
+            .get(self.vertices[next as usize].kind as usize)?
+            .kind;
+        if !matches!(kind, Kind::Dict | Kind::List) {
+            return None;
         }
-        reference.label.cost()
+        Part::of(&heap.string(name)?, kind)
+    }
+
+    fn keep_part(&mut self, from: u32, part: Option<Part>, address: u64) {
+        if let Some(part) = part {
+            self.parts.push(Seen {
+                from,
+                part,
+                address,
+            });
+        }
     }
 
     /// Looks at all objects that are not reached from any name, and says which are kept alive by something that is not Python, and which
@@ -234,6 +255,8 @@ impl Graph {
             }
             for reference in &found {
                 if let Some(next) = self.vertex(heap, reference.target, reference.what) {
+                    let part = self.part(heap, reference, next);
+                    self.keep_part(number, part, reference.target);
                     let next_one = &mut self.vertices[next as usize];
                     next_one.references += 1;
                     if next_one.phase == Phase::Nowhere && !next_one.expanded {

@@ -11,6 +11,7 @@
 //! Owns: what CPython's and PyTorch's objects look like. Refuses: to know what a block is for, and to believe a layout that the memory does
 //! not prove.
 
+mod answer;
 mod error;
 mod graph;
 mod heap;
@@ -20,11 +21,16 @@ mod pages;
 mod reading;
 mod roots;
 mod shapes;
+mod telling;
 mod torch;
 mod types;
+mod uses;
 
+pub use answer::{Held, Holder, Link, Origin, Reading, Wanted};
+pub use answer::{Use, Used};
 pub use error::HeapError;
 pub use graph::MOST_OBJECTS;
-pub use names::PARTS_OF_MODULES;
 pub use pages::MOST_READ;
-pub use reading::{Held, Holder, Link, MOST_HOLDERS, Origin, Reading, Wanted, read};
+pub use reading::read;
+pub use telling::MOST_HOLDERS;
+pub use telling::MOST_USES;

@@ -9,16 +9,13 @@ use memscope_python::{Code, read_code, read_string};
 use crate::heap::{Heap, Minor};
 use crate::objects::{Found, Label};
 use crate::pages::Pages;
-use crate::shapes::{Kind, Value};
+use crate::shapes::{Kind, Part, Value};
 
 /// Most characters of a name.
 const LONGEST: usize = 200;
 /// Most elements of a tuple that are shown, and how deep tuples in tuples are.
 const MOST_ELEMENTS: u64 = 4;
 const DEEPEST: u32 = 2;
-
-/// The dictionaries in which a module of `torch.nn` keeps what it consists of.
-pub const PARTS_OF_MODULES: [&str; 3] = ["_modules", "_parameters", "_buffers"];
 
 /// The pages as memory that is read at addresses.
 struct Seen<'p, 'a, M: ?Sized>(RefCell<&'p mut Pages<'a, M>>);
@@ -67,7 +64,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// Whether this is the name of a dictionary in which a module of `torch.nn` keeps what it consists of.
     pub fn is_part_of_module(&mut self, name: u64) -> bool {
         self.string(name)
-            .is_some_and(|name| PARTS_OF_MODULES.contains(&&*name))
+            .and_then(|name| Part::of(&name, Kind::Dict))
+            .is_some_and(Part::is_of_module)
     }
 
     /// The code object at this address.

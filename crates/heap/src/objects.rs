@@ -9,6 +9,9 @@ use crate::shapes::{Attributes, Kind};
 const MOST_ENTRIES: u64 = 1 << 25;
 /// Most words of an object of an unknown kind that are looked at.
 const MOST_WORDS: u32 = 256;
+/// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
+/// only where there is no other.
+const OVER_THE_GRAPH: u32 = 1 << 12;
 /// Objects in a piece of a `deque`.
 const DEQUE_PIECE: u64 = 64;
 
@@ -62,6 +65,7 @@ impl Label {
             Label::Dict | Label::Content | Label::Tensor => 0,
             Label::OfKeys => 2,
             Label::Word(_) => 4,
+            Label::GradFn => OVER_THE_GRAPH,
             _ => 1,
         }
     }
@@ -146,6 +150,10 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             }
             Kind::Tensor => {
                 self.tensor(address, found);
+                self.words_of(address, number, found);
+            }
+            Kind::Function => {
+                self.function_of_graph(address, number, found);
                 self.words_of(address, number, found);
             }
             Kind::Other => self.words_of(address, number, found),
@@ -362,6 +370,18 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             && let Some(keys) = self.keys(keys)
         {
             self.entries(&keys, Some(values), found, Label::Attribute);
+        }
+    }
+
+    /// What a Python function of the autograd graph saved in vectors. Its single words are looked at as those of all objects are.
+    fn function_of_graph(&mut self, address: u64, number: u32, found: &mut Found) {
+        let size = self.types.get(number as usize).map_or(0, |made| made.size);
+        let count = size.min(16 + MOST_WORDS * 8).saturating_sub(16) / 8;
+        let words = self.pages.words(address + 16, count as usize);
+        for at in 0..words.len() {
+            if self.cpp(words[at]).is_none() && self.type_of(words[at]).is_none() {
+                self.kept_by_cpp(&words[at..], found);
+            }
         }
     }
 

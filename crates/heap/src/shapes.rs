@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     /// Its references do not keep anything alive.
     Weak,
     Tensor,
+    /// A Python function of the autograd graph, which keeps what it saved in PyTorch's own vectors.
+    Function,
     /// All else: attributes, members, and what else of its words are objects.
     Other,
 }
@@ -94,4 +96,42 @@ pub(crate) struct Torch {
     pub vtables: HashSet<u64>,
     /// The names of nodes by their tables of virtual functions; `None` where there is no name.
     pub names: ByAddress<Option<Box<str>>>,
+}
+
+/// What makes an object a module or an optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Parameters,
+    Buffers,
+    Modules,
+    State,
+    Groups,
+}
+
+impl Part {
+    /// The part that has this name and is an object of this kind.
+    pub fn of(name: &str, kind: Kind) -> Option<Part> {
+        Some(match (name, kind) {
+            ("_parameters", Kind::Dict) => Part::Parameters,
+            ("_buffers", Kind::Dict) => Part::Buffers,
+            ("_modules", Kind::Dict) => Part::Modules,
+            ("state", Kind::Dict) => Part::State,
+            ("param_groups", Kind::List) => Part::Groups,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is a dictionary in which a module keeps what it consists of.
+    pub const fn is_of_module(self) -> bool {
+        matches!(self, Part::Parameters | Part::Buffers | Part::Modules)
+    }
+}
+
+/// A reference to such a part, as the search met it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// The vertex that has the reference: the object, or its dictionary.
+    pub from: u32,
+    pub part: Part,
+    pub address: u64,
 }

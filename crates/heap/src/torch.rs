@@ -21,6 +21,8 @@ const LONGEST_NODE: u64 = 1 << 14;
 const LONGEST_VECTOR: u64 = 1 << 16;
 /// Bytes of `torch::autograd::Edge`: a shared pointer to a node, and the number of its result.
 const EDGE: u64 = 24;
+/// Words of the object with the Python functions that pack and unpack a saved tensor, behind its class.
+const WORDS_OF_HOOKS: usize = 3;
 /// Longest name of a node that is read, in bytes.
 const LONGEST_NAME: usize = 512;
 
@@ -92,12 +94,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 continue;
             };
             for at in (16..160).step_by(8) {
-                let word = self.pages.word(meta + at).unwrap_or(0);
-                if !self.is_node(word) {
+                let word = |heap: &mut Self, at: u64| heap.pages.word(meta + at).unwrap_or(0);
+                let gradient = word(self, at - 8);
+                if self.is_tensor(gradient) {
+                    *votes.entry((at, 0)).or_default() += 1;
+                }
+                let (node, counts) = (word(self, at), word(self, at + 8));
+                if !self.is_shared(node, counts) {
                     continue;
                 }
                 // What gathers the gradient of a tensor that no node made is kept two words further on.
-                let at = match self.name_of_node(word) {
+                let at = match self.name_of_node(node) {
                     Some(name) if name.ends_with("AccumulateGrad") => at - 16,
                     _ => at,
                 };
@@ -105,6 +112,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             }
         }
         self.torch.grad_fn_at = first_of_most(&votes).map(|(at, _)| at);
+    }
+
+    /// Whether a shared pointer with these counts leads to this node and keeps it alive. A weak one may lead to memory that has something
+    /// else by now.
+    fn is_shared(&mut self, node: u64, counts: u64) -> bool {
+        self.is_node(node)
+            && self.pages.word(node + 16) == Some(counts)
+            && self
+                .pages
+                .word(counts.wrapping_add(8))
+                .is_some_and(|counts| counts & 0x7fff_ffff != 0)
     }
 
     /// Whether it is known where tensors keep their memory.
@@ -118,9 +136,24 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     }
 
     /// The tensor that this object stands for.
-    fn made(&mut self, object: u64) -> Option<u64> {
+    pub fn made(&mut self, object: u64) -> Option<u64> {
         let made = self.pages.word(object + self.torch.impl_at?)?;
         is_pointer(made).then_some(made)
+    }
+
+    /// The object that stands for a tensor, if it has one.
+    pub fn object_of(&mut self, tensor: u64) -> Option<u64> {
+        let object = self.pages.word(tensor + self.torch.object_at?)? & !1;
+        (is_pointer(object) && self.made(object) == Some(tensor)).then_some(object)
+    }
+
+    /// The gradient of the tensor whose object this is.
+    pub fn gradient_of(&mut self, object: u64) -> Option<u64> {
+        let tensor = self.made(object)?;
+        let at = self.torch.grad_fn_at?;
+        let meta = self.autograd_of(tensor)?;
+        let gradient = self.pages.word(meta + at - 8)?;
+        self.is_tensor(gradient).then_some(gradient)
     }
 
     /// The address of a tensor's memory.
@@ -191,6 +224,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// The name of a node's class, as C++ writes it into the program.
     fn name_of_node(&mut self, node: u64) -> Option<Box<str>> {
         let table = self.pages.word(node)?;
+        self.name_of_table(table)
+    }
+
+    /// The name of the class that has this table of virtual functions.
+    fn name_of_table(&mut self, table: u64) -> Option<Box<str>> {
         if let Some(known) = self.torch.names.get(&table) {
             return known.clone();
         }
@@ -249,28 +287,48 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         let words = self.pages.words(node, (size / 8) as usize);
         let is_python = self.node_name(node).ends_with("PyNode");
         // The first three words are the class and the pointer to itself.
-        for (number, word) in words.iter().enumerate().skip(3) {
-            if !is_pointer(*word) {
-                continue;
+        for number in 3..words.len() {
+            let word = words[number];
+            if is_python && is_pointer(word) && self.type_of(word).is_some() {
+                found.push(function(word));
+            } else {
+                self.kept_by_cpp(&words[number..], found);
             }
-            if self.is_tensor(*word) {
-                found.push(saved(*word));
-                continue;
+        }
+    }
+
+    /// What an object of PyTorch's keeps alive by a member that begins with the first of these words: a tensor, a vector of edges or of
+    /// tensors, or the Python functions that pack and unpack a tensor that was saved.
+    pub fn kept_by_cpp(&mut self, words: &[u64], found: &mut Found) {
+        let Some(word) = words.first().copied().filter(|word| is_pointer(*word)) else {
+            return;
+        };
+        if self.is_tensor(word) {
+            found.push(saved(word));
+            return;
+        }
+        if let [_, end, room, ..] = words {
+            let bytes = end.wrapping_sub(word);
+            if word < *end && end <= room && bytes <= LONGEST_VECTOR && bytes.is_multiple_of(8) {
+                self.vector(word, bytes, found);
+                return;
             }
-            if is_python && self.type_of(*word).is_some() {
-                found.push(Reference {
-                    label: Label::Function,
-                    target: *word,
-                    what: What::Object,
-                });
-                continue;
-            }
-            let (Some(end), Some(room)) = (words.get(number + 1), words.get(number + 2)) else {
-                continue;
-            };
-            let bytes = end.wrapping_sub(*word);
-            if *word < *end && end <= room && bytes <= LONGEST_VECTOR && bytes.is_multiple_of(8) {
-                self.vector(*word, bytes, found);
+        }
+        self.hooks(word, found);
+    }
+
+    /// The Python objects of the functions that pack and unpack a saved tensor, and what was packed.
+    fn hooks(&mut self, hooks: u64, found: &mut Found) {
+        let is_hooks = self.pages.word(hooks).is_some_and(|table| {
+            let name = self.name_of_table(table);
+            name.is_some_and(|name| name.ends_with("SavedVariableHooks"))
+        });
+        if !is_hooks {
+            return;
+        }
+        for word in self.pages.words(hooks + 8, WORDS_OF_HOOKS) {
+            if is_pointer(word) && self.type_of(word).is_some() {
+                found.push(function(word));
             }
         }
     }
@@ -295,8 +353,18 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         for word in words {
             if self.is_tensor(word) {
                 found.push(saved(word));
+            } else if is_pointer(word) {
+                self.hooks(word, found);
             }
         }
+    }
+}
+
+fn function(target: u64) -> Reference {
+    Reference {
+        label: Label::Function,
+        target,
+        what: What::Object,
     }
 }
 

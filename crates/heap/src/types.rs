@@ -170,6 +170,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 _ if name.starts_with("torch._C.") && name.ends_with("TensorBase") => {
                     Some(Kind::Tensor)
                 }
+                "torch._C._FunctionBase" => Some(Kind::Function),
                 _ => None,
             };
             if let Some(kind) = by_name {
@@ -177,7 +178,9 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             }
         }
         match inherited {
-            Kind::Set | Kind::Module | Kind::Deque | Kind::Weak | Kind::Tensor => inherited,
+            Kind::Set | Kind::Module | Kind::Deque | Kind::Weak | Kind::Tensor | Kind::Function => {
+                inherited
+            }
             _ => Kind::Other,
         }
     }

@@ -296,6 +296,19 @@ pub struct StackRow {
     pub before: Option<Tally>,
 }
 
+/// Memory that a process has from the driver beside its framework's pool, on one device and of one stack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BesidePool {
+    /// Ordinal of the device within the process; `None` if it is not known.
+    pub device: Option<i32>,
+    /// The component of Ascend's software that holds it, by its name in the driver; `None` where the driver is told of none.
+    pub component: Option<&'static str>,
+    /// The stack that allocated it.
+    pub stack: Arc<Stack>,
+    /// What lives now.
+    pub live: DriverBytes,
+}
+
 /// The answer to `stacks`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackReport {

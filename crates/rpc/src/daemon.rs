@@ -77,6 +77,13 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
         before: Arc<SnapshotReport>,
     ) -> Result<v1::HoldersResponse, Refusal>;
 
+    /// What the blocks of a process are for. `before` is the process as it was when the question came.
+    async fn owners(
+        &self,
+        request: v1::OwnersRequest,
+        before: Arc<SnapshotReport>,
+    ) -> Result<v1::OwnersResponse, Refusal>;
+
     /// Events from now on that `filter` accepts. The channel is bounded, and the daemon must never wait for room in it:
     /// [`crate::EventHub`] implements this.
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal>;

@@ -196,13 +196,21 @@ impl Service {
         question: v1::HoldersRequest,
         under_way: &UnderWay,
     ) -> Result<v1::HoldersResponse, Refusal> {
-        let _turn = self.turn(caller, under_way).await?;
-        let before = self
-            .daemon
-            .snapshot(question.pid, None, under_way.wanted())
-            .await?;
-        self.access().check(caller, &before.process.who())?;
+        let (_turn, before) = self.before_reading(caller, question.pid, under_way).await?;
         self.daemon.holders(question, before).await
+    }
+
+    /// A process as it is before its objects are read, and the turn that must be held until they are.
+    async fn before_reading(
+        &self,
+        caller: Caller,
+        pid: u32,
+        under_way: &UnderWay,
+    ) -> Result<(Turn, Arc<SnapshotReport>), Refusal> {
+        let turn = self.turn(caller, under_way).await?;
+        let before = self.daemon.snapshot(pid, None, under_way.wanted()).await?;
+        self.access().check(caller, &before.process.who())?;
+        Ok((turn, before))
     }
 
     async fn take_snapshot(
@@ -443,6 +451,19 @@ impl Memscope for Service {
         let answer = tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| Status::internal(format!("the description failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
+    async fn owners(
+        &self,
+        request: Request<v1::OwnersRequest>,
+    ) -> Result<Response<v1::OwnersResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
+        let (_turn, before) = self.before_reading(caller, pid, &under_way).await?;
+        let answer = self.daemon.owners(request.into_inner(), before).await?;
+        strict.check(Answer::Picture, &answer.coverage)?;
         Ok(Response::new(answer))
     }
 

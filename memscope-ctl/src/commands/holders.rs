@@ -9,6 +9,9 @@ use crate::session::Session;
 use crate::units::{bytes, grouped, moment, plain};
 use memscope_proto::v1::{self, HolderOrigin, HolderVia};
 
+/// Rows that a table shows where no number is asked for.
+const ROWS: u32 = 30;
+
 /// Show which Python objects keep device memory alive: the variable, the list, the attribute.
 ///
 /// The process's objects are read from its memory, while it goes on and without stopping it; nothing is loaded into it. Each block gets the
@@ -31,12 +34,12 @@ pub(crate) struct Holders {
     /// With --address: also what holds all other blocks of the same size that the same stack allocated.
     #[arg(long, requires = "address")]
     pub(crate) alike: bool,
-    /// Largest number of rows; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    pub(crate) limit: u32,
+    /// Largest number of rows; 0 for all. A table shows 30 if it is not given, JSON all.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u32>,
 }
 
-fn address(text: &str) -> Result<u64, String> {
+pub(crate) fn address(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
@@ -50,7 +53,9 @@ impl Run for Holders {
         let question = v1::HoldersRequest {
             pid: client.choose(self.process.pid()).await?,
             addresses: self.address.clone(),
-            limit: self.limit,
+            limit: self
+                .limit
+                .unwrap_or(if session.global.json { 0 } else { ROWS }),
             alike: self.alike,
         };
         let answer = client

@@ -14,6 +14,7 @@ mod holders;
 mod leaks;
 mod mark;
 mod marks;
+mod owners;
 mod pool;
 mod ps;
 mod record;
@@ -62,6 +63,7 @@ commands! {
     Watch: watch::Watch,
     Leaks: leaks::Leaks,
     Holders: holders::Holders,
+    Owners: owners::Owners,
     Fluctuation: fluctuation::Fluctuation,
     Steps: steps::Steps,
     Record: record::Record,

@@ -83,6 +83,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/service", &["proto"]),
     ("crates/structure", &["memory"]),
     ("crates/heap", &["memory", "python"]),
+    ("crates/owners", &[]),
     (
         "memscope-ctl",
         &["diff", "dump", "proto", "service", "units", "vendors"],

@@ -461,6 +461,40 @@ class Calls(Connection):
             timeout,
         )
 
+    def owners(
+        self,
+        pid: int,
+        *,
+        addresses: Iterable[int] | None = None,
+        limit: int | None = None,
+        rule_set: str | None = None,
+        rules: str | None = None,
+        below: str | None = None,
+        timeout: float | None = 30.0,
+    ) -> v1.OwnersResponse:
+        """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on.
+
+        * pid: Process id.
+        * addresses: Blocks to explain: those in which these addresses lie.
+        * limit: Most rows that are answered, those with most bytes first; 0 for all that fit into an answer.
+        * rule_set: Which set of rules: `memscope` (if empty), `torchtitan`, `mosaic` or `msmemscope`.
+        * rules: Rules of one's own, as the text of a TOML file, which are tried before those of the set. Empty for none.
+        * below: Only rows whose name is this one or below it, as a part of a module's name: `layers.3`. Empty for all.
+        """
+        return self._ask(
+            self._memscope.Owners,
+            v1.OwnersRequest,
+            {
+                "pid": pid,
+                "addresses": addresses,
+                "limit": limit,
+                "rule_set": rule_set,
+                "rules": rules,
+                "below": below,
+            },
+            timeout,
+        )
+
     def events(
         self,
         pid: int | None = None,

@@ -8,6 +8,7 @@
 //! a stream of them.
 
 mod affects;
+mod beside;
 mod changes;
 mod coverage;
 mod devices;
@@ -30,7 +31,7 @@ pub use question::{Needs, Question, Senseless};
 
 use crate::Ledger;
 use crate::event::ProcessHandle;
-use crate::report::{AsOf, Baseline, Gauge, SnapshotReport, StackReport};
+use crate::report::{AsOf, Baseline, BesidePool, Gauge, SnapshotReport, StackReport};
 use memscope_proto::v1;
 use question::{AboutOne, questions};
 
@@ -67,6 +68,12 @@ impl Ledger {
     /// What each stack of a process allocated.
     pub fn stacks(&self, p: ProcessHandle, as_of: AsOf) -> Option<StackReport> {
         Some(stacks::report(self.process(p)?, as_of))
+    }
+
+    /// Memory that a process has from the driver beside its framework's pool, by stack. A process without a pool has none: its snapshot
+    /// shows all that it has.
+    pub fn beside_the_pool(&self, p: ProcessHandle) -> Option<Vec<BesidePool>> {
+        self.process(p).map(beside::report)
     }
 
     /// Coverage notes: what limits the numbers in answers about a process.

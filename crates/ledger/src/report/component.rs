@@ -12,6 +12,17 @@ pub enum Holder {
     Workspace,
 }
 
+impl Holder {
+    /// Name of the component in the driver, or `PTA_WORKSPACE` for torch_npu's workspaces.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Holder::Module(module) => module.name(),
+            Holder::Workspace => "PTA_WORKSPACE",
+        }
+    }
+}
+
 /// What a component of Ascend's software holds from the driver, outside a framework's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
@@ -41,10 +52,7 @@ impl Component {
 
     /// Name of the component in the driver, or `PTA_WORKSPACE` for torch_npu's workspaces.
     pub fn name(&self) -> &'static str {
-        match self.holder {
-            Holder::Module(module) => module.name(),
-            Holder::Workspace => "PTA_WORKSPACE",
-        }
+        self.holder.name()
     }
 
     /// Its number in the driver, if it is a component of CANN.

@@ -214,6 +214,18 @@ impl Daemon for FakeDaemon {
         })
     }
 
+    async fn owners(
+        &self,
+        request: v1::OwnersRequest,
+        before: Arc<SnapshotReport>,
+    ) -> Result<v1::OwnersResponse, Refusal> {
+        Ok(v1::OwnersResponse {
+            pid: request.pid,
+            coverage: before.coverage.clone(),
+            ..v1::OwnersResponse::default()
+        })
+    }
+
     async fn snapshot(
         &self,
         pid: u32,

@@ -258,7 +258,7 @@ class HoldersResponse(_message.Message):
     as_of: _builtins.int
     """The moment at which the reading began, nanoseconds since 1970."""
     more: _builtins.int
-    """Number of holders that are not among these because of the limit."""
+    """Number of holders that are not among these, because of the limit or because an answer has no more room."""
     objects: _builtins.int
     """Number of Python objects, tensors and nodes of the graph that were looked at."""
     duration_ns: _builtins.int

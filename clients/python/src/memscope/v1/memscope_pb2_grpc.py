@@ -9,6 +9,7 @@ from memscope.v1 import export_pb2 as memscope_dot_v1_dot_export__pb2
 from memscope.v1 import holders_pb2 as memscope_dot_v1_dot_holders__pb2
 from memscope.v1 import leaks_pb2 as memscope_dot_v1_dot_leaks__pb2
 from memscope.v1 import marks_pb2 as memscope_dot_v1_dot_marks__pb2
+from memscope.v1 import owners_pb2 as memscope_dot_v1_dot_owners__pb2
 from memscope.v1 import pool_pb2 as memscope_dot_v1_dot_pool__pb2
 from memscope.v1 import process_pb2 as memscope_dot_v1_dot_process__pb2
 from memscope.v1 import snapshot_pb2 as memscope_dot_v1_dot_snapshot__pb2
@@ -112,6 +113,11 @@ class MemscopeStub(object):
                 '/memscope.v1.Memscope/Holders',
                 request_serializer=memscope_dot_v1_dot_holders__pb2.HoldersRequest.SerializeToString,
                 response_deserializer=memscope_dot_v1_dot_holders__pb2.HoldersResponse.FromString,
+                )
+        self.Owners = channel.unary_unary(
+                '/memscope.v1.Memscope/Owners',
+                request_serializer=memscope_dot_v1_dot_owners__pb2.OwnersRequest.SerializeToString,
+                response_deserializer=memscope_dot_v1_dot_owners__pb2.OwnersResponse.FromString,
                 )
         self.Events = channel.unary_stream(
                 '/memscope.v1.Memscope/Events',
@@ -248,6 +254,13 @@ class MemscopeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Owners(self, request, context):
+        """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Events(self, request, context):
         """Streams events as they happen; a reader that is too slow misses some and is told how many.
         """
@@ -349,6 +362,11 @@ def add_MemscopeServicer_to_server(servicer, server):
                     servicer.Holders,
                     request_deserializer=memscope_dot_v1_dot_holders__pb2.HoldersRequest.FromString,
                     response_serializer=memscope_dot_v1_dot_holders__pb2.HoldersResponse.SerializeToString,
+            ),
+            'Owners': grpc.unary_unary_rpc_method_handler(
+                    servicer.Owners,
+                    request_deserializer=memscope_dot_v1_dot_owners__pb2.OwnersRequest.FromString,
+                    response_serializer=memscope_dot_v1_dot_owners__pb2.OwnersResponse.SerializeToString,
             ),
             'Events': grpc.unary_stream_rpc_method_handler(
                     servicer.Events,
@@ -657,6 +675,23 @@ class Memscope(object):
         return grpc.experimental.unary_unary(request, target, '/memscope.v1.Memscope/Holders',
             memscope_dot_v1_dot_holders__pb2.HoldersRequest.SerializeToString,
             memscope_dot_v1_dot_holders__pb2.HoldersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Owners(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/memscope.v1.Memscope/Owners',
+            memscope_dot_v1_dot_owners__pb2.OwnersRequest.SerializeToString,
+            memscope_dot_v1_dot_owners__pb2.OwnersResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -19,6 +19,7 @@ from memscope.v1 import export_pb2 as _export_pb2
 from memscope.v1 import holders_pb2 as _holders_pb2
 from memscope.v1 import leaks_pb2 as _leaks_pb2
 from memscope.v1 import marks_pb2 as _marks_pb2
+from memscope.v1 import owners_pb2 as _owners_pb2
 from memscope.v1 import pool_pb2 as _pool_pb2
 from memscope.v1 import process_pb2 as _process_pb2
 from memscope.v1 import snapshot_pb2 as _snapshot_pb2
@@ -87,6 +88,8 @@ class MemscopeStub:
     """Answers how the memory of a process is divided: sizes, ages, pools, fragmentation."""
     Holders: _grpc.UnaryUnaryMultiCallable[_holders_pb2.HoldersRequest, _holders_pb2.HoldersResponse]
     """Answers which Python objects keep the memory of a process alive."""
+    Owners: _grpc.UnaryUnaryMultiCallable[_owners_pb2.OwnersRequest, _owners_pb2.OwnersResponse]
+    """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on."""
     Events: _grpc.UnaryStreamMultiCallable[_event_pb2.EventsRequest, _event_pb2.Event]
     """Streams events as they happen; a reader that is too slow misses some and is told how many."""
     Status: _grpc.UnaryUnaryMultiCallable[_status_pb2.StatusRequest, _status_pb2.StatusResponse]
@@ -131,6 +134,8 @@ class MemscopeAsyncStub(MemscopeStub):
     """Answers how the memory of a process is divided: sizes, ages, pools, fragmentation."""
     Holders: _aio.UnaryUnaryMultiCallable[_holders_pb2.HoldersRequest, _holders_pb2.HoldersResponse]  # type: ignore[assignment]
     """Answers which Python objects keep the memory of a process alive."""
+    Owners: _aio.UnaryUnaryMultiCallable[_owners_pb2.OwnersRequest, _owners_pb2.OwnersResponse]  # type: ignore[assignment]
+    """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on."""
     Events: _aio.UnaryStreamMultiCallable[_event_pb2.EventsRequest, _event_pb2.Event]  # type: ignore[assignment]
     """Streams events as they happen; a reader that is too slow misses some and is told how many."""
     Status: _aio.UnaryUnaryMultiCallable[_status_pb2.StatusRequest, _status_pb2.StatusResponse]  # type: ignore[assignment]
@@ -274,6 +279,14 @@ class MemscopeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_holders_pb2.HoldersResponse, _abc.Awaitable[_holders_pb2.HoldersResponse]]:
         """Answers which Python objects keep the memory of a process alive."""
+
+    @_abc_1.abstractmethod
+    def Owners(
+        self,
+        request: _owners_pb2.OwnersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_owners_pb2.OwnersResponse, _abc.Awaitable[_owners_pb2.OwnersResponse]]:
+        """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on."""
 
     @_abc_1.abstractmethod
     def Events(

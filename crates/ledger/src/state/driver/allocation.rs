@@ -113,7 +113,7 @@ impl Allocation {
     }
 
     /// Who holds it, where that is known.
-    fn holder(&self) -> Option<(Holder, HalPage)> {
+    pub(crate) fn holder(&self) -> Option<(Holder, HalPage)> {
         if self.workspace {
             let page = self.hal.map(|hal| hal.page).unwrap_or_default();
             return Some((Holder::Workspace, page));

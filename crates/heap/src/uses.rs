@@ -1,0 +1,386 @@
+//! What tensors are for: the parameters and buffers of modules of `torch.nn`, their gradients, and the state of optimizers.
+//!
+//! A module is an object with the three dictionaries that `torch.nn.Module` gives each of its objects, an optimizer one with a dictionary
+//! `state` and a list `param_groups`. Names are those that `named_parameters()` and `named_buffers()` would give, in the same order.
+
+use std::collections::{HashMap, HashSet};
+
+use memscope_memory::Memory;
+
+use crate::answer::Use;
+use crate::graph::{Graph, Vertex};
+use crate::heap::Heap;
+use crate::objects::{Found, Label};
+use crate::pages::ByAddress;
+use crate::shapes::{Kind, Part};
+
+/// How deep tensors in tensors, and containers in the state of an optimizer, are looked at.
+const DEEPEST: u32 = 5;
+
+/// A module or an optimizer, with the addresses of its parts; 0 for none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    parameters: u64,
+    buffers: u64,
+    modules: u64,
+    state: u64,
+    groups: u64,
+}
+
+/// A use before its owner has a place in the answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Made {
+    pub block: u64,
+    pub what: Use,
+    /// The vertex of the owner.
+    pub owner: u32,
+    pub name: String,
+    pub key: String,
+    /// The vertex of the module or the optimizer that has it directly.
+    pub direct: u32,
+}
+
+/// The modules and optimizers of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    /// Modules by the addresses of their objects.
+    modules: ByAddress<(u32, Parts)>,
+    /// Modules and optimizers in the order in which they are looked at: those first that are closest to a name.
+    order: Vec<(u32, u64)>,
+    optimizers: Vec<(u32, Parts)>,
+}
+
+/// How far away a vertex is.
+const fn rank(vertex: &Vertex) -> (u8, u32, u64) {
+    (vertex.phase as u8, vertex.distance, vertex.address)
+}
+
+impl Users {
+    /// The modules and optimizers that the search has met.
+    pub fn new<M: Memory + ?Sized>(heap: &mut Heap<'_, M>, graph: &Graph) -> Users {
+        let objects = objects_of(heap, graph);
+        let mut all: HashMap<u32, Parts> = HashMap::new();
+        for seen in &graph.parts {
+            let Some(object) = objects.get(&seen.from).copied() else {
+                continue;
+            };
+            let parts = all.entry(object).or_default();
+            *match seen.part {
+                Part::Parameters => &mut parts.parameters,
+                Part::Buffers => &mut parts.buffers,
+                Part::Modules => &mut parts.modules,
+                Part::State => &mut parts.state,
+                Part::Groups => &mut parts.groups,
+            } = seen.address;
+        }
+        let mut users = Users::default();
+        for (number, parts) in all {
+            let vertex = &graph.vertices[number as usize];
+            if parts.parameters != 0 && parts.buffers != 0 && parts.modules != 0 {
+                users.modules.insert(vertex.address, (number, parts));
+                users.order.push((number, vertex.address));
+            }
+            if parts.state != 0 && parts.groups != 0 {
+                users.optimizers.push((number, parts));
+            }
+        }
+        let by_rank = |number: &u32| rank(&graph.vertices[*number as usize]);
+        users
+            .order
+            .sort_unstable_by_key(|(number, _)| by_rank(number));
+        users
+            .optimizers
+            .sort_unstable_by_key(|(number, _)| by_rank(number));
+        users
+    }
+
+    /// Reads what is used for what. Names and order are those of `named_parameters()` and `named_buffers()`.
+    pub fn read<M: Memory + ?Sized>(
+        &self,
+        heap: &mut Heap<'_, M>,
+        blocks: &ByAddress<u32>,
+    ) -> Vec<Made> {
+        let mut reading = Reading {
+            heap,
+            blocks,
+            made: Vec::new(),
+            names: ByAddress::default(),
+        };
+        let mut children: HashSet<u64> = HashSet::new();
+        let mut below: ByAddress<Vec<(Box<str>, u64)>> = ByAddress::default();
+        for (_, object) in &self.order {
+            let (_, parts) = self.modules[object];
+            let found = reading.named(parts.modules);
+            children.extend(
+                found
+                    .iter()
+                    .map(|(_, child)| *child)
+                    .filter(|child| child != object),
+            );
+            below.insert(*object, found);
+        }
+        let mut visited: HashSet<u64> = HashSet::new();
+        // What only modules that hold one another have is found in the second round.
+        let roots = self
+            .order
+            .iter()
+            .filter(|(_, object)| !children.contains(object));
+        for (root, object) in roots.chain(&self.order) {
+            let mut waiting = vec![(*object, String::new())];
+            while let Some((object, name)) = waiting.pop() {
+                let Some((direct, parts)) = self.modules.get(&object) else {
+                    continue;
+                };
+                if !visited.insert(object) {
+                    continue;
+                }
+                reading.module(*root, *direct, parts, &name);
+                // The first child is looked at first, and its children before the second.
+                for (child, object) in below[&object].iter().rev() {
+                    waiting.push((*object, joined(&name, child)));
+                }
+            }
+        }
+        for (number, parts) in &self.optimizers {
+            reading.optimizer(*number, parts);
+        }
+        reading.made
+    }
+}
+
+fn joined(name: &str, child: &str) -> String {
+    match name {
+        "" => child.to_owned(),
+        name => format!("{name}.{child}"),
+    }
+}
+
+/// The objects whose dictionaries, or which themselves, have the references that were met.
+fn objects_of<M: Memory + ?Sized>(heap: &mut Heap<'_, M>, graph: &Graph) -> HashMap<u32, u32> {
+    let mut objects = HashMap::new();
+    let mut dicts: ByAddress<u32> = ByAddress::default();
+    for seen in &graph.parts {
+        let vertex = &graph.vertices[seen.from as usize];
+        let is_dict = heap
+            .types
+            .get(vertex.kind as usize)
+            .is_some_and(|made| made.kind == Kind::Dict);
+        match (is_dict, vertex.label, vertex.parent) {
+            (false, ..) => {
+                objects.insert(seen.from, seen.from);
+            }
+            (true, Label::Dict, parent) if parent != crate::graph::NONE => {
+                objects.insert(seen.from, parent);
+            }
+            // Something else has the dictionary too, and is closer to a name.
+            (true, ..) => {
+                dicts.insert(vertex.address, seen.from);
+            }
+        }
+    }
+    if dicts.is_empty() {
+        return objects;
+    }
+    let mut found = Found::new();
+    for (number, vertex) in (0u32..).zip(&graph.vertices) {
+        let is_object = heap
+            .types
+            .get(vertex.kind as usize)
+            .is_some_and(|made| made.kind == Kind::Other);
+        if !is_object {
+            continue;
+        }
+        found.clear();
+        heap.references(vertex.address, vertex.kind, &mut found);
+        for reference in &found {
+            if reference.label == Label::Dict
+                && let Some(dict) = dicts.get(&reference.target)
+            {
+                objects.insert(*dict, number);
+            }
+        }
+    }
+    objects
+}
+
+/// One pass over the modules and optimizers.
+struct Reading<'r, 'a, M: ?Sized> {
+    heap: &'r mut Heap<'a, M>,
+    blocks: &'r ByAddress<u32>,
+    made: Vec<Made>,
+    /// The names of parameters by the addresses of their objects.
+    names: ByAddress<String>,
+}
+
+impl<M: Memory + ?Sized> Reading<'_, '_, M> {
+    fn found(&mut self, object: u64) -> Found {
+        let mut found = Found::new();
+        if let Some(number) = self.heap.type_of(object) {
+            self.heap.references(object, number, &mut found);
+        }
+        found
+    }
+
+    fn kind(&mut self, object: u64) -> Option<Kind> {
+        let number = self.heap.type_of(object)?;
+        Some(self.heap.types[number as usize].kind)
+    }
+
+    /// The entries of a dictionary whose keys are text, in its order.
+    fn named(&mut self, dict: u64) -> Vec<(Box<str>, u64)> {
+        let found = self.found(dict);
+        let named = |reference: &crate::objects::Reference| match reference.label {
+            Label::Key(key) => Some((self.heap.string(key)?, reference.target)),
+            _ => None,
+        };
+        found.iter().filter_map(named).collect()
+    }
+
+    fn module(&mut self, owner: u32, direct: u32, parts: &Parts, name: &str) {
+        for (child, tensor) in self.named(parts.parameters) {
+            if self.kind(tensor) != Some(Kind::Tensor) || self.names.contains_key(&tensor) {
+                continue;
+            }
+            let name = joined(name, &child);
+            self.parameter(owner, direct, tensor, name);
+        }
+        for (child, tensor) in self.named(parts.buffers) {
+            let name = joined(name, &child);
+            for block in self.blocks_of(tensor) {
+                self.push(block, Use::Buffer, owner, direct, &name, "");
+            }
+        }
+    }
+
+    fn parameter(&mut self, owner: u32, direct: u32, tensor: u64, name: String) {
+        for block in self.blocks_of(tensor) {
+            self.push(block, Use::Parameter, owner, direct, &name, "");
+        }
+        if let Some(gradient) = self.heap.gradient_of(tensor) {
+            let mut blocks = Vec::new();
+            self.add_blocks_of_tensor(gradient, 0, &mut blocks);
+            for block in blocks {
+                self.push(block, Use::Gradient, owner, direct, &name, "");
+            }
+        }
+        self.names.insert(tensor, name);
+    }
+
+    fn optimizer(&mut self, number: u32, parts: &Parts) {
+        let groups = self.found(parts.groups);
+        for group in groups {
+            let Label::Index(at) = group.label else {
+                continue;
+            };
+            let of_group = self.named(group.target);
+            let Some((_, list)) = of_group.iter().find(|(key, _)| &**key == "params") else {
+                continue;
+            };
+            for element in self.found(*list) {
+                let Label::Index(index) = element.label else {
+                    continue;
+                };
+                if self.kind(element.target) == Some(Kind::Tensor)
+                    && !self.names.contains_key(&element.target)
+                {
+                    let name = format!("param_groups[{at}]['params'][{index}]");
+                    self.parameter(number, number, element.target, name);
+                }
+            }
+        }
+        for entry in self.found(parts.state) {
+            let Label::Key(parameter) = entry.label else {
+                continue;
+            };
+            let Some(name) = self.names.get(&parameter).cloned() else {
+                continue;
+            };
+            self.state(number, &name, entry.target, String::new(), 0);
+        }
+    }
+
+    /// Looks for tensors in what an optimizer keeps for a parameter.
+    fn state(&mut self, optimizer: u32, name: &str, object: u64, key: String, depth: u32) {
+        if depth > DEEPEST {
+            return;
+        }
+        match self.kind(object) {
+            Some(Kind::Tensor) => {
+                for block in self.blocks_of(object) {
+                    self.push(block, Use::OptimizerState, optimizer, optimizer, name, &key);
+                }
+            }
+            Some(Kind::Dict | Kind::List | Kind::Tuple) => {
+                for reference in self.found(object) {
+                    let shown = match reference.label {
+                        Label::Key(of) => match self.heap.key(of) {
+                            (_, Some(text)) if key.is_empty() => text.into(),
+                            (shown, _) => format!("{key}[{shown}]"),
+                        },
+                        Label::Index(index) => format!("{key}[{index}]"),
+                        _ => continue,
+                    };
+                    self.state(optimizer, name, reference.target, shown, depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, block: u64, what: Use, owner: u32, direct: u32, name: &str, key: &str) {
+        self.made.push(Made {
+            block,
+            what,
+            owner,
+            name: name.to_owned(),
+            key: key.to_owned(),
+            direct,
+        });
+    }
+
+    /// The blocks that a tensor's object has: its own, or those of the tensors that it is made of, as `DTensor` is.
+    fn blocks_of(&mut self, object: u64) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        self.add_blocks_of(object, 0, &mut blocks);
+        blocks
+    }
+
+    fn add_blocks_of(&mut self, object: u64, depth: u32, blocks: &mut Vec<u64>) {
+        if depth > DEEPEST || self.kind(object) != Some(Kind::Tensor) {
+            return;
+        }
+        let own = self.heap.made(object);
+        if let Some(block) = own.and_then(|own| self.heap.memory_of(own))
+            && self.blocks.contains_key(&block)
+        {
+            if !blocks.contains(&block) {
+                blocks.push(block);
+            }
+            return;
+        }
+        for reference in self.found(object) {
+            match reference.label {
+                Label::Attribute(_) | Label::Member(..) => {
+                    self.add_blocks_of(reference.target, depth + 1, blocks)
+                }
+                Label::Dict => {
+                    for (_, attribute) in self.named(reference.target) {
+                        self.add_blocks_of(attribute, depth + 1, blocks);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_blocks_of_tensor(&mut self, tensor: u64, depth: u32, blocks: &mut Vec<u64>) {
+        match self.heap.memory_of(tensor) {
+            Some(block) if self.blocks.contains_key(&block) => blocks.push(block),
+            _ => {
+                if let Some(object) = self.heap.object_of(tensor) {
+                    self.add_blocks_of(object, depth + 1, blocks);
+                }
+            }
+        }
+    }
+}

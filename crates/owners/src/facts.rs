@@ -1,0 +1,57 @@
+//! What is known of a block.
+
+use serde::Deserialize;
+
+/// A frame of the stack that allocated a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'f> {
+    /// The function.
+    pub function: &'f str,
+    /// Its source file, or its library.
+    pub file: &'f str,
+}
+
+/// How a tensor keeps a block alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// As its own memory.
+    Tensor,
+    /// As the memory of its gradient.
+    Gradient,
+    /// Saved by the autograd graph that made it, and by nothing else.
+    Graph,
+}
+
+/// From where a block is kept alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// From a module.
+    Module,
+    /// From a local variable of a function that runs.
+    Local,
+    /// From something that is not Python.
+    Outside,
+    /// From nowhere: it waits for the garbage collector.
+    Garbage,
+    /// No object was found.
+    None,
+}
+
+/// What is known of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'f> {
+    /// The stack that allocated it, innermost first.
+    pub frames: &'f [Frame<'f>],
+    /// The way on which it is held, with `[*]` for elements; empty where nothing holds it.
+    pub holder: &'f str,
+    /// The types of the objects on that way.
+    pub types: &'f [&'f str],
+    /// How it is held; `None` where nothing holds it.
+    pub via: Option<Via>,
+    /// From where.
+    pub origin: Origin,
+    /// Whether it is in a private pool, as those of CUDA graphs are.
+    pub is_in_private_pool: bool,
+}

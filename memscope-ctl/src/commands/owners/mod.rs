@@ -1,0 +1,265 @@
+//! `owners`: what the device memory of a process is for.
+
+mod tree;
+
+use std::path::PathBuf;
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::process::Process;
+use crate::render::table::{Column, table};
+use crate::render::{coverage, name};
+use crate::session::Session;
+use crate::units::{bytes, grouped, moment, plain};
+use memscope_proto::v1::{self, OwnerEvidence};
+
+/// Largest file of rules that is read, in bytes.
+const LARGEST_RULES: u64 = 256 << 10;
+/// Rows that a table shows where no number is asked for.
+const ROWS: u32 = 20;
+
+/// Show what device memory is for: weights, gradients, optimizer state, buffers, activations, KV cache, communication and the rest.
+///
+/// First the process's Python objects say it, which are read from its memory while it goes on: a parameter of a module is a weight, by the
+/// name that `named_parameters()` gives it, and likewise buffers, gradients and the state of optimizers. What only the autograd graph holds
+/// are activations. For all else rules decide, by the way on which it is held, by the stack that allocated it and by its pool. Rules are
+/// data: --rules adds your own, --rule-set takes another set, and --explain says for a block why it is what it is.
+///
+/// Where the device says how much of it is in use, what nobody explains is shown too. CPython 3.9 to 3.15, with the GIL; without Python,
+/// only rules decide. A recording has no objects that could be read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memscope-ctl owners 4242
+  memscope-ctl owners 4242 --tree --depth 2          sums by module
+  memscope-ctl owners 4242 --below layers.3          one part of the model
+  memscope-ctl owners 4242 --explain 0x7f3a5c000000  why a block is what it is
+  memscope-ctl owners 4242 --rules mine.toml         your own categories first
+  memscope-ctl owners 4242 --json | jq '.devices[].categories'")]
+pub(crate) struct Owners {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Largest number of rows; 0 for all. A table shows 20 if it is not given, JSON all.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u32>,
+    /// Sum up by the modules of the model instead of showing the largest uses.
+    #[arg(long)]
+    pub(crate) tree: bool,
+    /// With --tree: how deep modules are shown.
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "tree")]
+    pub(crate) depth: usize,
+    /// Show only this module, parameter or buffer and what is below it, by its name: `layers.3`.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) below: String,
+    /// Explain the blocks in which these addresses lie (commas between them).
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = super::holders::address)]
+    pub(crate) explain: Vec<u64>,
+    /// Rules of your own, which are tried before the set: a TOML file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+    /// The set of rules: memscope, or the categories of torchtitan's analyzer, mosaic's or msMemScope's.
+    #[arg(long, value_name = "NAME", default_value = "memscope", value_parser = ["memscope", "torchtitan", "mosaic", "msmemscope"])]
+    pub(crate) rule_set: String,
+}
+
+impl Run for Owners {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let rules = match &self.rules {
+            Some(path) => crate::file::text(path, LARGEST_RULES)?,
+            None => String::new(),
+        };
+        let client = session.client().await?;
+        let all = session.global.json || self.tree;
+        let question = v1::OwnersRequest {
+            pid: client.choose(self.process.pid()).await?,
+            addresses: self.explain.clone(),
+            limit: self.limit.unwrap_or(if all { 0 } else { ROWS }),
+            rule_set: self.rule_set.clone(),
+            rules,
+            below: self.below.clone(),
+        };
+        let answer = client
+            .ask(question, async |mut rpc, request| rpc.owners(request).await)
+            .await?;
+        session.show(&answer, |answer| self.text(answer))
+    }
+}
+
+impl Owners {
+    fn text(&self, answer: &v1::OwnersResponse) -> String {
+        let process = answer.process.as_ref();
+        let mut text = format!(
+            "{}  as of {}\n",
+            process.map_or_else(|| format!("pid {}", answer.pid), name),
+            moment(answer.as_of)
+        );
+        if !answer.explained.is_empty() {
+            for one in &answer.explained {
+                text.push_str(&explained(one));
+            }
+            text.push_str(&coverage(&answer.coverage));
+            return text;
+        }
+        for device in &answer.devices {
+            text.push_str(&categories(device));
+        }
+        text.push('\n');
+        if self.tree {
+            text.push_str(&tree::text(&answer.owners, self.depth));
+        } else {
+            text.push_str(&rows(&answer.owners));
+        }
+        if answer.more > 0 {
+            text.push_str(&format!(
+                "and {} more, {} (--limit 0 shows all that fits into an answer, --below NAME a part)\n",
+                grouped(answer.more),
+                bytes(answer.more_bytes)
+            ));
+        }
+        text.push_str(&coverage(&answer.coverage));
+        text
+    }
+}
+
+/// `optimizer state`, as people write it.
+fn words(category: &str) -> String {
+    plain(&category.replace('_', " "))
+}
+
+/// The table of a device: each category with its part of all that is in use.
+fn categories(device: &v1::OwnedDevice) -> String {
+    let blocks = device.blocks.unwrap_or_default();
+    let whole = device
+        .device_used_bytes
+        .filter(|_| !device.device_used_is_old);
+    let cached = device.cached_bytes.unwrap_or(0);
+    let whole = whole.unwrap_or(blocks.bytes + device.pending_free_bytes + cached);
+    let share = |bytes: u64| match whole {
+        0 => String::new(),
+        whole => format!("{:.1}%", bytes as f64 * 100.0 / whole as f64),
+    };
+    let mut rows: Vec<Vec<String>> = device
+        .categories
+        .iter()
+        .map(|one| {
+            let blocks = one.blocks.unwrap_or_default();
+            let unsure = match one.unsure.unwrap_or_default().count {
+                0 => String::new(),
+                count => format!("{} changed while they were read", grouped(count)),
+            };
+            vec![
+                words(&one.category),
+                grouped(blocks.count),
+                bytes(blocks.bytes),
+                share(blocks.bytes),
+                unsure,
+            ]
+        })
+        .collect();
+    let rest = [
+        ("(a stream still uses it)", Some(device.pending_free_bytes)),
+        ("(free in the pool)", device.cached_bytes),
+        ("(not explained)", device.unexplained_bytes),
+    ];
+    for (title, size) in rest {
+        if let Some(size) = size.filter(|size| *size > 0) {
+            let what = match title {
+                "(not explained)" => "the driver's context and code, other processes",
+                _ => "",
+            };
+            let row = [
+                title.to_owned(),
+                String::new(),
+                bytes(size),
+                share(size),
+                what.to_owned(),
+            ];
+            rows.push(row.into());
+        }
+    }
+    let ordinal = match device.device {
+        Some(ordinal) => format!("device {ordinal}"),
+        None => "device not known".to_owned(),
+    };
+    let in_use = match device.device_used_bytes {
+        Some(used) if !device.device_used_is_old => format!(", {} in use on it", bytes(used)),
+        _ => String::new(),
+    };
+    let head = [
+        Column::Left("FOR"),
+        Column::Right("BLOCKS"),
+        Column::Right("SIZE"),
+        Column::Right("SHARE"),
+        Column::Left(""),
+    ];
+    format!("\n{ordinal}{in_use}\n{}", table(&head, rows))
+}
+
+/// The table of uses.
+fn rows(owners: &[v1::Owner]) -> String {
+    let head = [
+        Column::Left("FOR"),
+        Column::Left("WHAT"),
+        Column::Left("TYPE"),
+        Column::Right("BLOCKS"),
+        Column::Right("SIZE"),
+        Column::Left("ALLOCATED AT"),
+    ];
+    let rows = owners.iter().map(|owner| {
+        let blocks = owner.blocks.unwrap_or_default();
+        vec![
+            words(&owner.category),
+            what(owner),
+            plain(&owner.kind),
+            grouped(blocks.count),
+            bytes(blocks.bytes),
+            plain(&short(&owner.place)),
+        ]
+    });
+    table(&head, rows.collect())
+}
+
+/// `__main__.model.layers.0.weight`, `__main__.optimizer.state[layers.0.weight].exp_avg`
+fn what(owner: &v1::Owner) -> String {
+    let whole = match (owner.evidence(), owner.name.as_str(), owner.key.as_str()) {
+        (_, "", _) => owner.owner.clone(),
+        (OwnerEvidence::Object, name, "") if owner.category == "gradients" => {
+            format!("{}.{name}.grad", owner.owner)
+        }
+        (_, name, "") => format!("{}.{name}", owner.owner),
+        (_, name, key) => format!("{}.state[{name}].{key}", owner.owner),
+    };
+    match owner.also.len() {
+        0 => plain(&whole),
+        more => format!("{} and {more} more", plain(&whole)),
+    }
+}
+
+/// A place without the folder of its file.
+fn short(place: &str) -> String {
+    match place.split_once(" in ") {
+        Some((file, function)) if file.contains(':') => {
+            let file = file.rsplit('/').next().unwrap_or(file);
+            format!("{file} in {function}")
+        }
+        _ => place.to_owned(),
+    }
+}
+
+fn explained(one: &v1::OwnerExplained) -> String {
+    let owner = one.owner.clone().unwrap_or_default();
+    let mut text = format!(
+        "\nblock at {:#x}, {}: {}\n",
+        one.address,
+        bytes(one.size_bytes),
+        words(&owner.category)
+    );
+    for why in &one.why {
+        text.push_str(&format!("  {}\n", plain(why)));
+    }
+    text
+}

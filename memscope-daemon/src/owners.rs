@@ -1,0 +1,654 @@
+//! What the memory of a process is for: from its blocks, a reading of its objects and rules to an answer.
+//!
+//! Owns: what belongs into one row, and the sums of a device. Refuses: to know what objects look like, and to decide by anything but what
+//! objects say and rules that are data.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use memscope_heap::{Held, Link, Origin, Reading, Used};
+use memscope_ledger::report::{
+    BesidePool, BlockState, Frame, FrameKind, SnapshotBlock, SnapshotReport, Stack,
+};
+use memscope_owners::{Decision, Facts, RULES_OF_MEMSCOPE, Reason, Rules, Use};
+use memscope_proto::v1;
+use memscope_rpc::Refusal;
+
+use crate::holders::{Way, add, cut, kind};
+
+/// Most bytes of a set of rules in a question.
+const MOST_BYTES_OF_RULES: usize = 256 << 10;
+/// Most other names in a row.
+const MOST_OTHER_NAMES: usize = 64;
+/// The category of memory from the driver that no rule names.
+const BESIDE_POOL: &str = "beside_pool";
+/// The category of blocks that came while the objects were read.
+const CAME_MEANWHILE: &str = "came_meanwhile";
+
+/// The rules of a question.
+#[derive(Debug)]
+pub(crate) struct Rulebook {
+    first: Option<Rules>,
+    set: Rules,
+    name: String,
+}
+
+impl Rulebook {
+    pub(crate) fn new(asked: &v1::OwnersRequest) -> Result<Rulebook, Refusal> {
+        let refused = |what: String| Refusal::Invalid {
+            what,
+            hint: "docs/questions/owners.md says what rules look like".to_owned(),
+        };
+        if asked.rules.len() > MOST_BYTES_OF_RULES {
+            return Err(refused(format!(
+                "the rules have {} bytes, and at most {MOST_BYTES_OF_RULES} are read",
+                asked.rules.len()
+            )));
+        }
+        let name = match asked.rule_set.as_str() {
+            "" => RULES_OF_MEMSCOPE,
+            name => name,
+        };
+        let first = match asked.rules.as_str() {
+            "" => None,
+            text => Some(Rules::parse(text).map_err(|why| refused(why.to_string()))?),
+        };
+        Ok(Rulebook {
+            first,
+            set: Rules::named(name).map_err(|why| refused(why.to_string()))?,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Whether Python's objects have to be read for these rules.
+    pub(crate) fn needs_objects(&self) -> bool {
+        self.set.needs_objects() || self.first.as_ref().is_some_and(Rules::needs_objects)
+    }
+
+    fn decide(&self, known: Option<Use>, facts: &Facts<'_>) -> Decision {
+        self.set.decide(self.first.as_ref(), known, facts)
+    }
+}
+
+/// What an answer is made of.
+pub(crate) struct Picture<'p> {
+    /// Python's objects, as far as they were read.
+    pub(crate) reading: Option<&'p Reading>,
+    /// The process before and after they were read. The answer is about the moment after.
+    pub(crate) before: &'p SnapshotReport,
+    pub(crate) after: &'p SnapshotReport,
+    /// What it has from the driver beside its pool.
+    pub(crate) beside: &'p [BesidePool],
+    /// What is known of its devices.
+    pub(crate) devices: &'p [v1::DeviceStats],
+}
+
+/// Uses of memory that are one row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    category: String,
+    device: Option<i32>,
+    owner: String,
+    kind: String,
+    name: String,
+    key: String,
+    place: String,
+}
+
+#[derive(Default)]
+struct Sum {
+    blocks: v1::Amount,
+    unsure: v1::Amount,
+    also: Vec<String>,
+    largest: u64,
+    address: u64,
+    evidence: v1::OwnerEvidence,
+}
+
+/// A block, as the answer puts it.
+struct Put {
+    key: Key,
+    also: Vec<String>,
+    is_sure: bool,
+    evidence: v1::OwnerEvidence,
+    decision: Option<Decision>,
+}
+
+/// The answer to what is asked.
+pub(crate) fn answer(
+    picture: &Picture<'_>,
+    rules: &Rulebook,
+    asked: &v1::OwnersRequest,
+) -> v1::OwnersResponse {
+    let mut sorter = Sorter::new(picture, rules);
+    let mut rows: HashMap<Key, Sum> = HashMap::new();
+    let mut explained = Vec::new();
+    for segment in &picture.after.segments {
+        for block in &segment.blocks {
+            if block.state != BlockState::Active {
+                continue;
+            }
+            let put = sorter.put(block, segment.device, segment.pool != (0, 0));
+            let inside = block.addr..block.addr.saturating_add(block.size);
+            if asked.addresses.iter().any(|at| inside.contains(at)) {
+                explained.push(sorter.explain(block, &put));
+            }
+            let row = rows.entry(put.key).or_default();
+            add(&mut row.blocks, block.size);
+            if !put.is_sure {
+                add(&mut row.unsure, block.size);
+            }
+            row.evidence = put.evidence;
+            for name in put.also {
+                if row.also.len() < MOST_OTHER_NAMES && !row.also.contains(&name) {
+                    row.also.push(name);
+                }
+            }
+            if row.largest < block.size {
+                (row.largest, row.address) = (block.size, block.addr);
+            }
+        }
+    }
+    for beside in picture.beside {
+        let key = sorter.put_beside(beside);
+        let row = rows.entry(key).or_default();
+        row.blocks.count += beside.live.count;
+        row.blocks.bytes += beside.live.bytes;
+        row.evidence = v1::OwnerEvidence::Allocator;
+    }
+    let devices = devices(picture, &rows);
+    let mut owners: Vec<v1::Owner> = rows
+        .into_iter()
+        .map(|(key, sum)| told(key, sum))
+        .filter(|owner| asked.below.is_empty() || is_below(&owner.name, &asked.below))
+        .collect();
+    let bytes = |owner: &v1::Owner| owner.blocks.unwrap_or_default().bytes;
+    owners.sort_by(|a, b| {
+        let names = |owner: &v1::Owner| {
+            (
+                owner.category.clone(),
+                owner.owner.clone(),
+                owner.name.clone(),
+                owner.key.clone(),
+                owner.place.clone(),
+            )
+        };
+        bytes(b)
+            .cmp(&bytes(a))
+            .then_with(|| names(a).cmp(&names(b)))
+    });
+    let rest = cut(&mut owners, asked.limit);
+    v1::OwnersResponse {
+        devices,
+        owners,
+        more: rest.len() as u64,
+        more_bytes: rest.iter().map(bytes).sum(),
+        explained,
+        rule_set: rules.name.clone(),
+        objects: picture.reading.map_or(0, |reading| reading.objects),
+        ..v1::OwnersResponse::default()
+    }
+}
+
+fn told(key: Key, sum: Sum) -> v1::Owner {
+    v1::Owner {
+        category: key.category,
+        device: key.device,
+        owner: key.owner,
+        kind: key.kind,
+        name: key.name,
+        key: key.key,
+        also: sum.also,
+        blocks: Some(sum.blocks),
+        unsure: Some(sum.unsure),
+        place: key.place,
+        address: sum.address,
+        evidence: sum.evidence.into(),
+    }
+}
+
+/// Whether a name is this one, or that of a part of it.
+fn is_below(name: &str, above: &str) -> bool {
+    let rest = name.strip_prefix(above);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The sums of each device.
+fn devices(picture: &Picture<'_>, rows: &HashMap<Key, Sum>) -> Vec<v1::OwnedDevice> {
+    let mut all: BTreeMap<Option<i32>, BTreeMap<&str, (v1::Amount, v1::Amount)>> = BTreeMap::new();
+    for device in picture.devices {
+        all.entry(device.device).or_default();
+    }
+    for (key, sum) in rows {
+        let of_device = all.entry(key.device).or_default();
+        let (blocks, unsure) = of_device.entry(&key.category).or_default();
+        for (to, from) in [(blocks, &sum.blocks), (unsure, &sum.unsure)] {
+            to.count += from.count;
+            to.bytes += from.bytes;
+        }
+    }
+    let one = |(device, of_device): (Option<i32>, BTreeMap<&str, (v1::Amount, v1::Amount)>)| {
+        let category = |(category, (blocks, unsure)): (&str, _)| v1::OwnerCategory {
+            category: category.to_owned(),
+            blocks: Some(blocks),
+            unsure: Some(unsure),
+        };
+        let mut categories: Vec<v1::OwnerCategory> = of_device.into_iter().map(category).collect();
+        let bytes = |one: &v1::OwnerCategory| one.blocks.unwrap_or_default().bytes;
+        categories.sort_by_key(|one| std::cmp::Reverse(bytes(one)));
+        let mut blocks = v1::Amount::default();
+        for one in &categories {
+            let of = one.blocks.unwrap_or_default();
+            blocks.count += of.count;
+            blocks.bytes += of.bytes;
+        }
+        sums(picture, device, categories, blocks)
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn sums(
+    picture: &Picture<'_>,
+    device: Option<i32>,
+    categories: Vec<v1::OwnerCategory>,
+    blocks: v1::Amount,
+) -> v1::OwnedDevice {
+    let of_segments = picture.after.segments.iter();
+    let mut in_pool = 0;
+    let mut pending = 0;
+    for segment in of_segments.filter(|segment| Some(segment.device) == device) {
+        for block in &segment.blocks {
+            match block.state {
+                BlockState::Active => in_pool += block.size,
+                BlockState::PendingFree => pending += block.size,
+                BlockState::Inactive => {}
+            }
+        }
+    }
+    let stats = picture.devices.iter().find(|one| one.device == device);
+    let reserved = stats.and_then(|stats| stats.reserved_bytes);
+    // Where the driver hands out everything there is no pool that could keep something.
+    let cached = reserved.and_then(|reserved: u64| reserved.checked_sub(in_pool + pending));
+    let used = stats.and_then(|stats| stats.total_bytes?.checked_sub(stats.free_bytes?));
+    let known = cached.map(|cached| blocks.bytes + pending + cached);
+    let unexplained = used.zip(known).map(|(used, known)| used.checked_sub(known));
+    v1::OwnedDevice {
+        device,
+        categories,
+        blocks: Some(blocks),
+        pending_free_bytes: pending,
+        cached_bytes: cached,
+        device_used_bytes: used,
+        unexplained_bytes: unexplained.flatten(),
+        device_used_is_old: unexplained == Some(None),
+    }
+}
+
+/// What a way says to rules.
+struct Told<'r> {
+    way: Way<'r>,
+    types: Vec<&'r str>,
+    origin: memscope_owners::Origin,
+}
+
+impl<'r> Told<'r> {
+    fn new(reading: &'r Reading, held: &Held) -> Told<'r> {
+        let way = Way::new(reading, held.holder);
+        let name = |number: u32| {
+            reading
+                .kinds
+                .get(number as usize)
+                .map_or("", String::as_str)
+        };
+        let types = way.steps.iter().map(|step| name(step.kind)).collect();
+        let begins = way.steps.first().map(|step| &step.link);
+        let origin = match (held.origin, begins) {
+            (Origin::Garbage, _) => memscope_owners::Origin::Garbage,
+            (Origin::Outside, _) => memscope_owners::Origin::Outside,
+            (Origin::Named, Some(Link::Local { .. })) => memscope_owners::Origin::Local,
+            (Origin::Named, _) => memscope_owners::Origin::Module,
+        };
+        Told { way, types, origin }
+    }
+
+    /// The type of the container, or of the object that has the tensor.
+    fn kind(&self, reading: &Reading) -> String {
+        let steps = self.way.steps.iter().zip(&self.way.parts).rev();
+        let mut named = steps.filter(|(_, part)| !part.is_empty());
+        let at = self.way.container.map(|at| self.way.steps[at]);
+        // The last is the tensor itself.
+        let step = at.or_else(|| named.nth(1).map(|(step, _)| *step));
+        step.map_or_else(String::new, |step| kind(reading, step.kind))
+    }
+}
+
+/// Sorts blocks into rows.
+struct Sorter<'p> {
+    picture: &'p Picture<'p>,
+    rules: &'p Rulebook,
+    uses: HashMap<u64, Vec<&'p Used>>,
+    held: HashMap<u64, &'p Held>,
+    /// The blocks that were there before the objects were read, each with its address, size and moment.
+    known: HashSet<(u64, u64, u64)>,
+    /// The ways of owners, by their places in the reading.
+    owners: HashMap<u32, String>,
+    places: HashMap<u32, String>,
+}
+
+impl<'p> Sorter<'p> {
+    fn new(picture: &'p Picture<'p>, rules: &'p Rulebook) -> Sorter<'p> {
+        let mut uses: HashMap<u64, Vec<&Used>> = HashMap::new();
+        let mut held = HashMap::new();
+        let mut owners = HashMap::new();
+        if let Some(reading) = picture.reading {
+            for used in &reading.uses {
+                uses.entry(used.block).or_default().push(used);
+                if let Some(owner) = used.owner {
+                    owners.entry(owner).or_insert_with(|| reading.path(owner));
+                }
+            }
+            held.extend(reading.held.iter().map(|held| (held.block, held)));
+        }
+        let segments = picture.before.segments.iter();
+        let known = segments
+            .flat_map(|segment| &segment.blocks)
+            .filter(|block| block.state == BlockState::Active)
+            .map(identity);
+        Sorter {
+            picture,
+            rules,
+            uses,
+            held,
+            known: known.collect(),
+            owners,
+            places: HashMap::new(),
+        }
+    }
+
+    fn stack(&self, number: u32) -> Option<&'p Stack> {
+        self.picture
+            .after
+            .stacks
+            .get(number as usize)
+            .map(AsRef::as_ref)
+    }
+
+    fn place(&mut self, number: u32) -> String {
+        let stack = self.stack(number);
+        let place = || stack.map_or_else(String::new, place);
+        self.places.entry(number).or_insert_with(place).clone()
+    }
+
+    fn put(&mut self, block: &SnapshotBlock, device: i32, is_in_private_pool: bool) -> Put {
+        let place = self.place(block.stack);
+        let key = |category: String| Key {
+            category,
+            device: Some(device),
+            owner: String::new(),
+            kind: String::new(),
+            name: String::new(),
+            key: String::new(),
+            place: String::new(),
+        };
+        if self.picture.reading.is_some() && !self.known.contains(&identity(block)) {
+            return Put {
+                key: Key {
+                    place,
+                    ..key(CAME_MEANWHILE.to_owned())
+                },
+                also: Vec::new(),
+                is_sure: true,
+                evidence: v1::OwnerEvidence::Allocator,
+                decision: None,
+            };
+        }
+        let uses = self.uses.get(&block.addr).map_or(&[][..], Vec::as_slice);
+        // Of several uses the first in this order counts: a gradient that is a view of a parameter is the parameter's memory.
+        let used = uses.iter().copied().min_by_key(|used| used.what);
+        let told = self
+            .picture
+            .reading
+            .zip(self.held.get(&block.addr))
+            .map(|(reading, held)| Told::new(reading, held));
+        let frames = self.frames(block.stack);
+        let facts = Facts {
+            frames: &frames,
+            holder: told.as_ref().map_or("", |told| &told.way.pattern),
+            types: told.as_ref().map_or(&[], |told| &told.types),
+            via: told.as_ref().and_then(|told| via(told.way.via)),
+            origin: told
+                .as_ref()
+                .map_or(memscope_owners::Origin::None, |told| told.origin),
+            is_in_private_pool,
+        };
+        let decision = self
+            .rules
+            .decide(used.map(|used| use_of(used.what)), &facts);
+        let evidence = evidence(&decision.reason);
+        let category = decision.category.clone();
+        if let (Reason::Object, Some(used), Some(reading)) =
+            (&decision.reason, used, self.picture.reading)
+        {
+            let also = uses
+                .iter()
+                .filter(|other| other.what == used.what && other.name != used.name);
+            return Put {
+                key: Key {
+                    owner: used
+                        .owner
+                        .and_then(|owner| self.owners.get(&owner).cloned())
+                        .unwrap_or_default(),
+                    kind: kind(reading, used.class),
+                    name: used.name.clone(),
+                    key: used.key.clone(),
+                    ..key(category)
+                },
+                also: also.map(|other| other.name.clone()).collect(),
+                is_sure: used.is_sure,
+                evidence,
+                decision: Some(decision),
+            };
+        }
+        let is_sure = told
+            .as_ref()
+            .is_none_or(|told| told.way.steps.iter().all(|step| step.is_sure));
+        let graph = facts.via == Some(memscope_owners::Via::Graph);
+        let key = match (&told, self.picture.reading) {
+            // Of what the graph has saved, the line that made it says more than the tensor from which the graph hangs.
+            (Some(told), Some(reading)) if !graph => Key {
+                owner: told.way.pattern.clone(),
+                kind: told.kind(reading),
+                ..key(category)
+            },
+            (Some(told), _) => Key {
+                owner: told.way.pattern.clone(),
+                kind: told.node(),
+                place,
+                ..key(category)
+            },
+            _ => Key {
+                place,
+                ..key(category)
+            },
+        };
+        Put {
+            key,
+            also: Vec::new(),
+            is_sure,
+            evidence,
+            decision: Some(decision),
+        }
+    }
+
+    fn put_beside(&mut self, beside: &BesidePool) -> Key {
+        let frames = frames(&beside.stack);
+        let facts = Facts {
+            frames: &frames,
+            holder: "",
+            types: &[],
+            via: None,
+            origin: memscope_owners::Origin::None,
+            is_in_private_pool: false,
+        };
+        let decision = self.rules.decide(None, &facts);
+        let category = match (&decision.reason, beside.component) {
+            (Reason::NoRule, Some("HCCL")) => "communication".to_owned(),
+            (Reason::NoRule, _) => BESIDE_POOL.to_owned(),
+            _ => decision.category,
+        };
+        Key {
+            category,
+            device: beside.device,
+            owner: beside.component.unwrap_or_default().to_owned(),
+            kind: String::new(),
+            name: String::new(),
+            key: String::new(),
+            place: place(&beside.stack),
+        }
+    }
+
+    fn frames(&self, stack: u32) -> Vec<memscope_owners::Frame<'p>> {
+        self.stack(stack).map_or_else(Vec::new, frames)
+    }
+
+    /// Why a block is in its row.
+    fn explain(&self, block: &SnapshotBlock, put: &Put) -> v1::OwnerExplained {
+        let mut why = Vec::new();
+        let frames = self.frames(block.stack);
+        match &put.decision {
+            None => why.push(
+                "it was allocated while Python's objects were read, so nothing is known of what holds it; ask again".to_owned(),
+            ),
+            Some(Decision { reason: Reason::Object, .. }) => {
+                let uses = self.uses.get(&block.addr).map_or(&[][..], Vec::as_slice);
+                for used in uses {
+                    let owner = used.owner.and_then(|owner| self.owners.get(&owner));
+                    let owner = owner.map_or("something that has no name", String::as_str);
+                    why.push(format!("it is {} of {owner}", words(used)));
+                }
+            }
+            Some(Decision { category, reason: Reason::Rule { set, number, frame } }) => {
+                let at = match frame.and_then(|at| frames.get(at)) {
+                    Some(frame) => format!(", for the frame {} ({})", frame.function, frame.file),
+                    None => String::new(),
+                };
+                why.push(format!("rule {number} of the set {set} ({category}) is true{at}"));
+            }
+            Some(Decision { category, reason: Reason::NoRule }) => why.push(format!(
+                "no rule of the set {} is true for it, and the set calls such blocks {category}",
+                self.rules.name
+            )),
+        }
+        match (self.picture.reading, self.held.get(&block.addr)) {
+            (Some(reading), Some(held)) => {
+                let way = Way::new(reading, held.holder);
+                why.push(format!("it is held by {}", way.pattern));
+                if held.others > 0 {
+                    why.push(format!("its tensors have {} more references", held.others));
+                }
+            }
+            (Some(_), None) => why.push("no Python object was found that holds it".to_owned()),
+            (None, _) => {}
+        }
+        match self
+            .stack(block.stack)
+            .map_or_else(String::new, place)
+            .as_str()
+        {
+            "" => why.push("no stack of its allocation is known".to_owned()),
+            place => why.push(format!("it was allocated at {place}")),
+        }
+        let mut sum = Sum {
+            address: block.addr,
+            also: put.also.clone(),
+            evidence: put.evidence,
+            ..Sum::default()
+        };
+        add(&mut sum.blocks, block.size);
+        if !put.is_sure {
+            add(&mut sum.unsure, block.size);
+        }
+        v1::OwnerExplained {
+            address: block.addr,
+            size_bytes: block.size,
+            owner: Some(told(put.key.clone(), sum)),
+            why,
+        }
+    }
+}
+
+impl Told<'_> {
+    /// The name of the node of the graph that has saved it.
+    fn node(&self) -> String {
+        let parts = self.way.parts.iter().rev();
+        let saved = parts.filter_map(|part| part.strip_prefix('<')?.split_once('>'));
+        saved
+            .map(|(node, _)| node.to_owned())
+            .next()
+            .unwrap_or_default()
+    }
+}
+
+/// What makes a block the same one at two moments.
+const fn identity(block: &SnapshotBlock) -> (u64, u64, u64) {
+    (block.addr, block.size, block.since_ns)
+}
+
+fn words(used: &Used) -> String {
+    let name = &used.name;
+    match used.what {
+        memscope_heap::Use::Parameter => format!("the parameter {name}"),
+        memscope_heap::Use::Buffer => format!("the buffer {name}"),
+        memscope_heap::Use::Gradient => format!("the gradient of {name}"),
+        memscope_heap::Use::OptimizerState => format!("state {} for {name}", used.key),
+    }
+}
+
+const fn use_of(what: memscope_heap::Use) -> Use {
+    match what {
+        memscope_heap::Use::Parameter => Use::Weights,
+        memscope_heap::Use::Buffer => Use::Buffers,
+        memscope_heap::Use::OptimizerState => Use::OptimizerState,
+        memscope_heap::Use::Gradient => Use::Gradients,
+    }
+}
+
+const fn via(via: v1::HolderVia) -> Option<memscope_owners::Via> {
+    Some(match via {
+        v1::HolderVia::Tensor => memscope_owners::Via::Tensor,
+        v1::HolderVia::Gradient => memscope_owners::Via::Gradient,
+        v1::HolderVia::Graph => memscope_owners::Via::Graph,
+        v1::HolderVia::Unspecified => return None,
+    })
+}
+
+const fn evidence(reason: &Reason) -> v1::OwnerEvidence {
+    match reason {
+        Reason::Object => v1::OwnerEvidence::Object,
+        Reason::Rule { .. } => v1::OwnerEvidence::Rule,
+        Reason::NoRule => v1::OwnerEvidence::None,
+    }
+}
+
+fn frames(stack: &Stack) -> Vec<memscope_owners::Frame<'_>> {
+    fn told(frame: &Frame) -> memscope_owners::Frame<'_> {
+        memscope_owners::Frame {
+            function: &frame.name,
+            file: &frame.file,
+        }
+    }
+    stack.frames.iter().map(told).collect()
+}
+
+/// The innermost line of the program itself; else the innermost line of Python, else the innermost function.
+fn place(stack: &Stack) -> String {
+    let find = |what: &dyn Fn(&&Frame) -> bool| stack.frames.iter().find(what);
+    let frame = find(&|frame| frame.is_own())
+        .or_else(|| find(&|frame| frame.kind == FrameKind::Python))
+        .or_else(|| stack.frames.first());
+    match frame {
+        Some(frame) if frame.line > 0 => format!("{}:{} in {}", frame.file, frame.line, frame.name),
+        Some(frame) if frame.name.is_empty() => frame.file.to_string(),
+        Some(frame) => format!("{} in {}", frame.name, frame.file),
+        None => String::new(),
+    }
+}

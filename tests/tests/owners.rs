@@ -1,0 +1,229 @@
+//! What memory is for, against what PyTorch says of it in the same process.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use memscope_tests::{Calls, Daemon, Device, Program, sim_of};
+use serde_json::Value;
+
+fn start(daemon: &Daemon, script: &str) -> (Program, Value) {
+    let command = sim_of(Device::Cuda).python(&format!("owners/{script}"));
+    let mut program = Program::start(script, command);
+    let told = program.hear();
+    daemon.attach(program.pid(), "trace");
+    (program, told)
+}
+
+fn text(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap().to_owned()
+}
+
+/// Sizes of blocks by address, as PyTorch's own snapshot has them.
+fn sizes(told: &Value) -> HashMap<u64, u64> {
+    let sizes = told["sizes"].as_object().unwrap().iter();
+    sizes
+        .map(|(address, size)| (address.parse().unwrap(), size.as_u64().unwrap()))
+        .collect()
+}
+
+fn bytes_of(addresses: &Value, sizes: &HashMap<u64, u64>) -> (u64, u64) {
+    let addresses: BTreeSet<u64> = addresses
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|address| address.as_u64().unwrap())
+        .collect();
+    let bytes = addresses.iter().map(|address| sizes[address]).sum();
+    (addresses.len() as u64, bytes)
+}
+
+fn category(answer: &Value, name: &str) -> (u64, u64) {
+    let categories = answer["devices"][0]["categories"].as_array().unwrap();
+    let found = categories.iter().find(|one| one["category"] == name);
+    let found = found.unwrap_or_else(|| panic!("no {name}: {:#}", answer["devices"]));
+    assert_eq!(found["unsure"]["count"], 0, "{found}");
+    let number = |key: &str| found["blocks"][key].as_u64().unwrap();
+    (number("count"), number("bytes"))
+}
+
+/// Category, owner, name and key.
+type Named = (String, String, String, String);
+
+#[test]
+fn each_tensor_of_a_model_is_named_as_pytorch_names_it() {
+    let daemon = Daemon::start();
+    let (program, told) = start(&daemon, "models.py");
+    assert_eq!(told["left_out"], serde_json::json!({}));
+    let sizes = sizes(&told);
+    let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
+
+    // PyTorch's own: the blocks of each name.
+    let mut expected: BTreeMap<Named, BTreeSet<u64>> = BTreeMap::new();
+    for row in told["rows"].as_array().unwrap() {
+        let key = ["category", "owner", "name", "key"].map(|key| text(row, key));
+        let blocks = expected.entry(key.into()).or_default();
+        blocks.insert(row["block"].as_u64().unwrap());
+    }
+    assert!(expected.len() > 500, "{}", expected.len());
+    // Of names that share their memory the first has it, and the others are told beside it.
+    let mut named: BTreeMap<Named, (u64, u64)> = BTreeMap::new();
+    let mut also: BTreeSet<Named> = BTreeSet::new();
+    for row in answer["owners"].as_array().unwrap() {
+        let [category, owner, name, key] =
+            ["category", "owner", "name", "key"].map(|key| text(row, key));
+        if row["evidence"] != "object" {
+            assert_eq!(category, "native", "{row}");
+            continue;
+        }
+        for other in row["also"].as_array().unwrap() {
+            let other = other.as_str().unwrap().to_owned();
+            also.insert((category.clone(), owner.clone(), other, key.clone()));
+        }
+        let blocks = |which: &str| row["blocks"][which].as_u64().unwrap();
+        named.insert(
+            (category, owner, name, key),
+            (blocks("count"), blocks("bytes")),
+        );
+    }
+    let mut wrong = Vec::new();
+    for (key, blocks) in &expected {
+        let bytes: u64 = blocks.iter().map(|block| sizes[block]).sum();
+        let is_told = match named.remove(key) {
+            Some(told) => told == (blocks.len() as u64, bytes),
+            None => also.contains(key),
+        };
+        if !is_told {
+            wrong.push(format!("{key:?}: {blocks:x?}"));
+        }
+    }
+    wrong.extend(
+        named
+            .keys()
+            .map(|key| format!("{key:?} is none of PyTorch's")),
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    // The sums of a part of a model, and what a block is explained with.
+    let pid = program.pid_text();
+    let part = daemon.json(&["owners", "--pid", &pid, "--below", "blocks.1"]);
+    let names = part["owners"].as_array().unwrap().iter();
+    let names: Vec<String> = names.map(|row| text(row, "name")).collect();
+    assert!(names.len() > 10, "{names:?}");
+    assert!(
+        names.iter().all(|name| name.starts_with("blocks.1.")),
+        "{names:?}"
+    );
+    let said = daemon.ctl(&["owners", "--pid", &pid, "--tree", "--depth", "1"]);
+    let tree = said.text();
+    assert!(tree.contains("__main__.checkpointed.model"), "{tree}");
+    let row = &told["rows"][0];
+    let address = format!("{:#x}", row["block"].as_u64().unwrap() + 1);
+    let one = daemon.json(&["owners", "--pid", &pid, "--explain", &address]);
+    let why = &one["explained"][0]["why"][0];
+    let (name, owner) = (text(row, "name"), text(row, "owner"));
+    assert_eq!(
+        *why,
+        format!("it is the parameter {name} of {owner}"),
+        "{one:#}"
+    );
+}
+
+#[test]
+fn activations_are_what_the_backward_pass_frees() {
+    let daemon = Daemon::start();
+    let (mut program, told) = start(&daemon, "forward.py");
+    let sizes = sizes(&told);
+    let pid = program.pid_text();
+    let answer = daemon.json(&["owners", "--pid", &pid]);
+    for name in ["kv_cache", "program"] {
+        assert_eq!(
+            category(&answer, name),
+            bytes_of(&told[name], &sizes),
+            "{name}"
+        );
+    }
+    // All blocks of PyTorch's own snapshot are in a category, each once.
+    let all = (sizes.len() as u64, sizes.values().sum());
+    let number = |key: &str| answer["devices"][0]["blocks"][key].as_u64().unwrap();
+    assert_eq!((number("count"), number("bytes")), all);
+
+    program.tell("backward");
+    let freed = program.hear();
+    let (count, bytes) = bytes_of(&freed["freed"], &sizes);
+    let (kept, kept_bytes) = bytes_of(&told["kept_by_function"], &sizes);
+    assert!(count > 20, "{freed}");
+    // An attribute of a function's context goes with the graph, and not with the backward pass.
+    assert_eq!(
+        category(&answer, "activations"),
+        (count + kept, bytes + kept_bytes)
+    );
+    let after = daemon.json(&["owners", "--pid", &pid]);
+    assert_eq!(category(&after, "activations"), (kept, kept_bytes));
+    // What the program took from the driver itself.
+    assert_eq!(category(&after, "beside_pool"), (1, 3 << 20));
+    let mut rows = after["owners"].as_array().unwrap().iter();
+    let beside = rows.find(|row| row["category"] == "beside_pool").unwrap();
+    let place = text(beside, "place");
+    assert!(place.ends_with(" in beside_the_pool"), "{place}");
+    assert!(place.contains("forward.py:"), "{place}");
+}
+
+#[test]
+fn rules_are_tried_before_the_set_and_refused_where_they_are_none() {
+    let daemon = Daemon::start();
+    let (program, told) = start(&daemon, "forward.py");
+    let pid = program.pid_text();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    let set = |text: &str| std::fs::write(&file, text).unwrap();
+    let path = file.to_str().unwrap();
+    set("version = 1\nname = \"mine\"\n[[rule]]\ncategory = \"replay\"\nholder = \"history\"\n");
+    let answer = daemon.json(&["owners", "--pid", &pid, "--rules", path]);
+    assert_eq!(category(&answer, "replay").0, 5, "{told}");
+    let row = answer["owners"].as_array().unwrap().iter();
+    let row = row
+        .into_iter()
+        .find(|row| row["category"] == "replay")
+        .unwrap();
+    let address = format!("{:#x}", row["address"].as_u64().unwrap());
+    let ask = [
+        "owners",
+        "--pid",
+        &pid,
+        "--rules",
+        path,
+        "--explain",
+        &address,
+    ];
+    let said = daemon.ctl(&ask);
+    let why = said.text();
+    assert!(
+        why.contains("rule 1 of the set mine (replay) is true"),
+        "{why}"
+    );
+    set("version = 1\nname = \"mine\"\n[[rule]]\ncategory = \"replay\"\nholder = \"(\"\n");
+    let refused = daemon.ctl(&["owners", "--pid", &pid, "--rules", path]);
+    refused.refused(2, &["rule 1 (replay): holder"]);
+    let missing = daemon.ctl(&["owners", "--pid", &pid, "--rules", "/nowhere/mine.toml"]);
+    missing.refused(2, &["cannot read /nowhere/mine.toml"]);
+    // torchtitan's categories look at stacks alone, and nothing has one here.
+    let answer = daemon.json(&["owners", "--pid", &pid, "--rule-set", "torchtitan"]);
+    let all = sizes(&told).len() as u64;
+    assert_eq!(category(&answer, "Unknown").0, all);
+    assert_eq!(answer["objects"], 0);
+}
+
+#[test]
+fn without_python_rules_still_answer() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    daemon.attach(calls.pid(), "segments");
+    calls.call("cudaSetDevice 0");
+    calls.call("cudaMalloc first 3145728");
+    let answer = daemon.json(&["owners", "--pid", &calls.pid().to_string()]);
+    assert_eq!(category(&answer, "native"), (1, 3 << 20));
+    let notes = answer["coverage"].as_array().unwrap().iter();
+    let mut codes = notes.map(|note| note["code"].as_str().unwrap());
+    assert!(codes.any(|code| code == "objects_not_read"), "{answer:#}");
+}

@@ -90,6 +90,7 @@ pub(crate) fn read(pid: u32, blocks: Vec<u64>) -> Result<Reading, Refusal> {
         code_type: interpreter.code_type,
         runtime: interpreter.runtime,
         blocks,
+        objects: Vec::new(),
     };
     works::heap(&memory, &wanted)
         .map_err(unreadable)?

@@ -9,7 +9,8 @@ on our standard input is a word, and each is answered with one line of JSON on o
     steps N     calls step(i) N times; i goes on from call to call.
 
 An answer has `steps` (how many there were in all), and the sizes of what lives now, in bytes: `allocated` (PyTorch's
-device memory), `host` (PyTorch's pinned memory), `driver` (what the device has given out beyond PyTorch's). The first line,
+device memory), `host` (PyTorch's pinned memory), `driver` (what the device has given out beyond PyTorch's); and `lengths`, those of
+the script's containers, and of containers in its lists, by their names. The first line,
 before any word, says that the script is imported, or, with --needs, that this PyTorch has not what NAME (such as
 torch.cuda.MemPool) names: `lacking`. It ends with its input.
 
@@ -22,6 +23,7 @@ where it says torch.cuda.
 """
 
 import argparse
+import collections
 import gc
 import importlib.util
 import json
@@ -76,6 +78,17 @@ def sizes():
     }
 
 
+def lengths(module):
+    found = {}
+    for name, value in vars(module).items():
+        if isinstance(value, (list, dict, set, collections.deque)) and not name.startswith("__"):
+            found[f"workload.{name}"] = len(value)
+        if isinstance(value, list):
+            inner = [(i, one) for i, one in enumerate(value) if isinstance(one, list)]
+            found.update({f"workload.{name}[{i}]": len(one) for i, one in inner})
+    return found
+
+
 def lines(script):
     import torch
 
@@ -111,7 +124,7 @@ def main():
 
     def answer():
         more = {"lines": lines(script)} if by_line else {}
-        say(steps=done, **sizes(), **more)
+        say(steps=done, lengths=lengths(module), **sizes(), **more)
 
     # What torch's import left behind is no part of what the script does.
     gc.collect()

@@ -14,6 +14,8 @@ pub struct Wanted {
     pub runtime: u64,
     /// Addresses of all blocks.
     pub blocks: Vec<u64>,
+    /// Addresses of Python objects whose ways are told as those of blocks are; usually none.
+    pub objects: Vec<u64>,
 }
 
 /// From where a block is kept alive.
@@ -103,7 +105,7 @@ pub struct Holder {
 /// A block that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
-    /// Its address.
+    /// Its address, or that of an object that was asked for.
     pub block: u64,
     /// The last holder on the shortest way to it.
     pub holder: u32,

@@ -131,7 +131,9 @@ impl Graph {
 
     fn reach(&mut self, number: u32, parent: u32, label: Label, distance: u32, phase: Phase) {
         let vertex = &mut self.vertices[number as usize];
-        if (phase, distance) >= (vertex.phase, vertex.distance) {
+        // A module is called by its name, also where a variable has it.
+        let is_module = vertex.parent == NONE && matches!(vertex.label, Label::Module(_));
+        if is_module || (phase, distance) >= (vertex.phase, vertex.distance) {
             return;
         }
         (vertex.parent, vertex.label) = (parent, label);

@@ -9,6 +9,8 @@ use crate::shapes::{Attributes, Kind};
 const MOST_ENTRIES: u64 = 1 << 25;
 /// Most words of an object of an unknown kind that are looked at.
 const MOST_WORDS: u32 = 256;
+/// Words of PyTorch's object for a tensor that was saved for later.
+const WORDS_OF_SAVED: usize = 16;
 /// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
 /// only where there is no other.
 const OVER_THE_GRAPH: u32 = 1 << 12;
@@ -155,6 +157,13 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             Kind::Function => {
                 self.function_of_graph(address, number, found);
                 self.words_of(address, number, found);
+            }
+            Kind::Saved => {
+                let saved = self.pages.word(address + 16).unwrap_or(0);
+                let words = self.pages.words(saved, WORDS_OF_SAVED);
+                for at in 0..words.len() {
+                    self.kept_by_cpp(&words[at..], found);
+                }
             }
             Kind::Other => self.words_of(address, number, found),
         }

@@ -50,6 +50,7 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
 
     let mut answer = Answer::new(&graph);
     answer.find(&mut heap, &blocks);
+    answer.find_objects(&wanted.objects);
     let users = Users::new(&mut heap, &graph);
     let uses = users.read(&mut heap, &blocks);
     answer.owners = uses.iter().map(|made| made.owner).collect();
@@ -127,6 +128,22 @@ impl<'g> Answer<'g> {
             })
             .collect();
         self.ways.sort_unstable_by_key(|way| way.block);
+    }
+
+    /// Finds the objects that were asked for.
+    fn find_objects(&mut self, objects: &[u64]) {
+        if objects.is_empty() {
+            return;
+        }
+        let objects: HashSet<u64> = objects.iter().copied().collect();
+        let found = (0u32..).zip(&self.graph.vertices).filter(|(_, vertex)| {
+            vertex.phase != Phase::Nowhere && objects.contains(&vertex.address)
+        });
+        self.ways.extend(found.map(|(number, vertex)| Way {
+            block: vertex.address,
+            vertex: number,
+            others: vertex.references.saturating_sub(1),
+        }));
     }
 
     /// References to a tensor, those to its Python object included.
@@ -207,7 +224,7 @@ impl<'g> Answer<'g> {
         // The block must be the tensor's still.
         for way in &self.ways {
             let vertex = self.vertex(way.vertex);
-            if heap.memory_of(vertex.address) != Some(way.block) {
+            if vertex.kind == IMPL && heap.memory_of(vertex.address) != Some(way.block) {
                 sure.remove(&way.vertex);
             }
         }

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Tensor,
     /// A Python function of the autograd graph, which keeps what it saved in PyTorch's own vectors.
     Function,
+    /// A tensor that was saved for later, which PyTorch keeps in an object of its own.
+    Saved,
     /// All else: attributes, members, and what else of its words are objects.
     Other,
 }
@@ -81,6 +83,15 @@ pub(crate) struct Type {
     pub keys: u64,
 }
 
+/// A class of C++.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    /// Its name, without its namespaces.
+    pub name: Box<str>,
+    /// Whether it is `torch::autograd::Node` or has it among its base classes.
+    pub is_node: bool,
+}
+
 /// Where PyTorch's objects keep what, in bytes from their beginning. `None` is what was not found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Torch {
@@ -94,8 +105,10 @@ pub(crate) struct Torch {
     pub grad_fn_at: Option<u64>,
     /// Tables of virtual functions that tensors have.
     pub vtables: HashSet<u64>,
-    /// The names of nodes by their tables of virtual functions; `None` where there is no name.
-    pub names: ByAddress<Option<Box<str>>>,
+    /// Classes of C++ by their tables of virtual functions; `None` where there is no class.
+    pub classes: ByAddress<Option<Class>>,
+    /// Whether nodes of the graph count their references themselves, as from PyTorch 2.15 on. Unknown before one was seen.
+    pub counts_in_nodes: Option<bool>,
 }
 
 /// What makes an object a module or an optimizer.

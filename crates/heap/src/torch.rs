@@ -10,6 +10,7 @@ use memscope_memory::Memory;
 use crate::heap::Heap;
 use crate::objects::{Found, Label, Reference, What};
 use crate::pages::ByAddress;
+use crate::shapes::Class;
 
 /// Tensors that are looked at to learn where they keep what.
 const SAMPLE: usize = 4096;
@@ -19,10 +20,14 @@ const SHORT_NODE: u64 = 256;
 const LONGEST_NODE: u64 = 1 << 14;
 /// Largest vector in a node that is looked at, in bytes.
 const LONGEST_VECTOR: u64 = 1 << 16;
-/// Bytes of `torch::autograd::Edge`: a shared pointer to a node, and the number of its result.
-const EDGE: u64 = 24;
+/// Bits of the references that keep something alive, in a word of counts.
+const COUNTS: u64 = 0x7fff_ffff;
+/// The class of all nodes of the graph, as C++ writes it.
+const CLASS_OF_NODES: &str = "N5torch8autograd4NodeE";
+/// Most base classes of a class that are looked at.
+const DEEPEST_CLASS: u32 = 8;
 /// Words of the object with the Python functions that pack and unpack a saved tensor, behind its class.
-const WORDS_OF_HOOKS: usize = 3;
+const WORDS_OF_HOOKS: usize = 9;
 /// Longest name of a node that is read, in bytes.
 const LONGEST_NAME: usize = 512;
 
@@ -103,9 +108,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 if !self.is_shared(node, counts) {
                     continue;
                 }
-                // What gathers the gradient of a tensor that no node made is kept two words further on.
-                let at = match self.name_of_node(node) {
-                    Some(name) if name.ends_with("AccumulateGrad") => at - 16,
+                // What gathers the gradient of a tensor that no node made is kept behind the node.
+                let at = match self.class(node) {
+                    Some(class) if &*class.name == "AccumulateGrad" => {
+                        at - self.words_of_pointer() * 8
+                    }
                     _ => at,
                 };
                 *votes.entry((at, 0)).or_default() += 1;
@@ -117,12 +124,23 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// Whether a shared pointer with these counts leads to this node and keeps it alive. A weak one may lead to memory that has something
     /// else by now.
     fn is_shared(&mut self, node: u64, counts: u64) -> bool {
-        self.is_node(node)
-            && self.pages.word(node + 16) == Some(counts)
-            && self
-                .pages
-                .word(counts.wrapping_add(8))
-                .is_some_and(|counts| counts & 0x7fff_ffff != 0)
+        if !self.is_node(node) {
+            return false;
+        }
+        self.torch.counts_in_nodes == Some(true)
+            || self.pages.word(node + 16) == Some(counts)
+                && self
+                    .pages
+                    .word(counts.wrapping_add(8))
+                    .is_some_and(|counts| counts & COUNTS != 0)
+    }
+
+    /// Words of a pointer to a node that keeps it alive: the node, and, where nodes do not count themselves, the counts.
+    fn words_of_pointer(&self) -> u64 {
+        match self.torch.counts_in_nodes {
+            Some(true) => 1,
+            _ => 2,
+        }
     }
 
     /// Whether it is known where tensors keep their memory.
@@ -187,11 +205,13 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// How often a tensor or a node is kept alive, as it counts itself.
     pub fn count_of_cpp(&mut self, address: u64, what: What) -> Option<u64> {
         let counts = match what {
-            What::Node => self.pages.word(address + 16)?.checked_add(8)?,
+            What::Node if self.words_of_pointer() == 2 => {
+                self.pages.word(address + 16)?.checked_add(8)?
+            }
             _ => address + 8,
         };
         // The weak references are counted in the upper half, or elsewhere.
-        self.pages.word(counts).map(|counts| counts & 0x7fff_ffff)
+        self.pages.word(counts).map(|counts| counts & COUNTS)
     }
 
     /// Whether what lies at this address is PyTorch's, and what it is.
@@ -214,42 +234,82 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             && self.pages.word(address + 8).is_some_and(|count| count != 0)
     }
 
-    /// A node knows its own address, since it can make shared pointers to itself.
+    /// A node knows its own address, since it can make shared pointers to itself; from PyTorch 2.15 on it counts its references itself, and
+    /// is known by its class.
     fn is_node(&mut self, address: u64) -> bool {
-        is_pointer(address)
-            && self.pages.word(address + 8) == Some(address)
-            && self.name_of_node(address).is_some()
+        if !is_pointer(address) {
+            return false;
+        }
+        let Some(second) = self.pages.word(address + 8) else {
+            return false;
+        };
+        let counts_itself = second != address;
+        if counts_itself && (self.torch.counts_in_nodes == Some(false) || second & COUNTS == 0) {
+            return false;
+        }
+        let Some(class) = self.class(address) else {
+            return false;
+        };
+        let is_node = !counts_itself || class.is_node;
+        if is_node && self.torch.counts_in_nodes.is_none() {
+            self.torch.counts_in_nodes = Some(counts_itself);
+        }
+        is_node
     }
 
-    /// The name of a node's class, as C++ writes it into the program.
-    fn name_of_node(&mut self, node: u64) -> Option<Box<str>> {
-        let table = self.pages.word(node)?;
-        self.name_of_table(table)
-    }
-
-    /// The name of the class that has this table of virtual functions.
-    fn name_of_table(&mut self, table: u64) -> Option<Box<str>> {
-        if let Some(known) = self.torch.names.get(&table) {
+    /// The class of the object of C++ at this address.
+    fn class(&mut self, object: u64) -> Option<Class> {
+        let table = self.pages.word(object)?;
+        if let Some(known) = self.torch.classes.get(&table) {
             return known.clone();
         }
-        let name = self.class_of(table);
-        self.torch.names.insert(table, name.clone());
-        name
+        let class = self.class_of(table);
+        self.torch.classes.insert(table, class.clone());
+        class
     }
 
-    fn class_of(&mut self, table: u64) -> Option<Box<str>> {
+    /// Reads the class that has this table of virtual functions: before the table is the address of what describes it.
+    fn class_of(&mut self, table: u64) -> Option<Class> {
         if !is_pointer(table) {
             return None;
         }
         let about = self.pages.word(table - 8).filter(|at| is_pointer(*at))?;
-        let name = self.pages.word(about + 8)?;
-        let name = self.pages.text(name, LONGEST_NAME)?;
-        last_of_mangled(&name).map(Into::into)
+        let mangled = self.name_of_class(about)?;
+        let name = last_of_mangled(&mangled)?.into();
+        let is_node = self.is_class_of_nodes(about, &mangled, 0);
+        Some(Class { name, is_node })
+    }
+
+    fn name_of_class(&mut self, about: u64) -> Option<String> {
+        let name = self.pages.word(about.checked_add(8)?)?;
+        self.pages.text(name, LONGEST_NAME)
+    }
+
+    /// Whether this is the class of all nodes, or its first base class is one of them. The base class follows the name, or, where there are
+    /// several, their number.
+    fn is_class_of_nodes(&mut self, about: u64, mangled: &str, depth: u32) -> bool {
+        if mangled == CLASS_OF_NODES {
+            return true;
+        }
+        if depth > DEEPEST_CLASS {
+            return false;
+        }
+        for at in [16, 24] {
+            let base = self.pages.word(about.wrapping_add(at)).unwrap_or(0);
+            if is_pointer(base)
+                && let Some(name) = self.name_of_class(base)
+                && last_of_mangled(&name).is_some()
+            {
+                return self.is_class_of_nodes(base, &name, depth + 1);
+            }
+        }
+        false
     }
 
     /// The name of the class of a node, without its namespaces.
     pub fn node_name(&mut self, node: u64) -> Box<str> {
-        self.name_of_node(node).unwrap_or_else(|| "Node".into())
+        self.class(node)
+            .map_or_else(|| "Node".into(), |class| class.name)
     }
 
     /// What a tensor keeps alive beside its memory.
@@ -286,8 +346,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         };
         let words = self.pages.words(node, (size / 8) as usize);
         let is_python = self.node_name(node).ends_with("PyNode");
-        // The first three words are the class and the pointer to itself.
-        for number in 3..words.len() {
+        // The first words are the class, and the pointer to itself or the counts.
+        for number in 1 + self.words_of_pointer() as usize..words.len() {
             let word = words[number];
             if is_python && is_pointer(word) && self.type_of(word).is_some() {
                 found.push(function(word));
@@ -319,11 +379,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
 
     /// The Python objects of the functions that pack and unpack a saved tensor, and what was packed.
     fn hooks(&mut self, hooks: u64, found: &mut Found) {
-        let is_hooks = self.pages.word(hooks).is_some_and(|table| {
-            let name = self.name_of_table(table);
-            name.is_some_and(|name| name.ends_with("SavedVariableHooks"))
-        });
-        if !is_hooks {
+        let class = self.class(hooks);
+        if !class.is_some_and(|class| class.name.ends_with("SavedVariableHooks")) {
             return;
         }
         for word in self.pages.words(hooks + 8, WORDS_OF_HOOKS) {
@@ -336,12 +393,14 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// A vector in a node: edges to other nodes, or saved tensors.
     fn vector(&mut self, begin: u64, bytes: u64, found: &mut Found) {
         let words = self.pages.words(begin, (bytes / 8) as usize);
-        let is_edges = bytes.is_multiple_of(EDGE)
+        // An edge is a pointer to a node, and the number of its result.
+        let edge = 1 + self.words_of_pointer() as usize;
+        let is_edges = words.len().is_multiple_of(edge)
             && words
-                .chunks_exact(3)
+                .chunks_exact(edge)
                 .all(|edge| edge[0] == 0 || self.is_node(edge[0]));
         if is_edges {
-            for edge in words.chunks_exact(3).filter(|edge| edge[0] != 0) {
+            for edge in words.chunks_exact(edge).filter(|edge| edge[0] != 0) {
                 found.push(Reference {
                     label: Label::Next,
                     target: edge[0],

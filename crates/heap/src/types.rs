@@ -171,6 +171,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                     Some(Kind::Tensor)
                 }
                 "torch._C._FunctionBase" => Some(Kind::Function),
+                "torch._C._autograd.SavedTensor" => Some(Kind::Saved),
                 _ => None,
             };
             if let Some(kind) = by_name {

@@ -20,6 +20,7 @@ fn wanted(pid: u32, blocks: Vec<u64>) -> Wanted {
         code_type: interpreter.code_type,
         runtime: interpreter.runtime,
         blocks,
+        objects: Vec::new(),
     }
 }
 

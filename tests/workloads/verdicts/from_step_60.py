@@ -1,5 +1,6 @@
 """After 60 steps the run begins to record embeddings for a picture, and keeps all of them."""
 # verdicts: leak
+# verdicts: held by workload.embeddings
 # verdicts: begins 60
 # verdicts: steps optimizer
 

@@ -1,5 +1,6 @@
 """What was generated is kept on the device, and each answer has another length."""
 # verdicts: leak
+# verdicts: held by workload.answers
 # verdicts: steps pattern unknown
 
 import random

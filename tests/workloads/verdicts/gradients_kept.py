@@ -1,6 +1,7 @@
 """Gradients are kept as they are, and the optimizer forgets them: what stays was allocated by the backward pass's own thread,
 in which there is no line of Python."""
 # verdicts: leak
+# verdicts: held by workload.seen
 # verdicts: line none
 # verdicts: steps optimizer
 

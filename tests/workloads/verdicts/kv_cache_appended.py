@@ -1,5 +1,6 @@
 """A server decodes one token at a time, and appends keys and values to a cache that nobody trims."""
 # verdicts: leak
+# verdicts: held by workload.cache[0]
 # verdicts: steps pattern
 
 import torch

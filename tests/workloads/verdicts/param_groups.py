@@ -1,5 +1,6 @@
 """A new adapter for each task is given to the optimizer, which forgets none of the old ones, nor what it knows of them."""
 # verdicts: leak
+# verdicts: held by workload.optimizer.param_groups or workload.optimizer.state
 # verdicts: steps optimizer
 
 import torch

@@ -1,5 +1,6 @@
 """Each fifth step validates, and keeps its predictions on the device."""
 # verdicts: leak
+# verdicts: held by workload.predictions
 # verdicts: steps optimizer
 
 import torch

@@ -1,5 +1,6 @@
 """4 KiB are kept in each step, while 100 MiB of buffers of random sizes come and go around them."""
 # verdicts: leak
+# verdicts: held by workload.kept
 # verdicts: steps optimizer
 
 import random

@@ -3,6 +3,7 @@
 The buffer's blocks are of the same size as some that the graph keeps, and are replaced for as long as the process is watched: a late
 attach sees those from before go, one by one, while others come."""
 # verdicts: leak
+# verdicts: held by workload.history
 # verdicts: steps optimizer
 
 from collections import deque

@@ -63,10 +63,11 @@ pub fn run(options: &Options) -> Result<()> {
         "-p",
         "memscope-ctl",
     ]))?;
-    // The first tests read the interpreters from outside, as the daemon reads a process; the second use the walk in the
-    // kernel.
+    // The first tests read the interpreters and their objects from outside, as the daemon reads a process; the last use the walk in
+    // the kernel.
     for (package, test) in [
         ("memscope-python", "chroots"),
+        ("memscope-heap", "objects"),
         ("memscope-tests", "interpreters"),
     ] {
         process::run(

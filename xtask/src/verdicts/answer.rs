@@ -11,6 +11,29 @@ pub struct Answer {
     /// Groups of live blocks.
     #[serde(default)]
     pub groups: Vec<Group>,
+    /// The Python objects that hold what grows, those that hold most first.
+    #[serde(default)]
+    pub holders: Vec<Holder>,
+}
+
+/// A Python object that holds what grows.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Holder {
+    /// The way to what it holds.
+    #[serde(default)]
+    pub path: String,
+    /// The way to the container, if there is one.
+    pub container: Option<String>,
+    /// Number of its elements.
+    pub length: Option<u64>,
+}
+
+impl Holder {
+    /// The way to the container, else to what is held, without the graph.
+    pub fn name(&self) -> &str {
+        let path = self.container.as_deref().unwrap_or(&self.path);
+        path.strip_suffix(".grad_fn").unwrap_or(path)
+    }
 }
 
 /// How many steps were counted since the attach, and how.

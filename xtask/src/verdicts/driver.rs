@@ -30,6 +30,9 @@ pub struct Said {
     /// Live blocks and bytes by line of the script (`none` for no line).
     #[serde(default)]
     pub lines: BTreeMap<String, (u64, u64)>,
+    /// Lengths of the script's containers, by their names.
+    #[serde(default)]
+    pub lengths: BTreeMap<String, u64>,
     /// A feature that the script needs and this PyTorch lacks. Nothing was run then.
     pub lacking: Option<String>,
     /// Why the script cannot go on.

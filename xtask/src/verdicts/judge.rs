@@ -4,6 +4,8 @@
 //! from lines that leak. A clean process is accused wrongly if any answer says that something grows. A leaking one is
 //! accused wrongly if something is said to grow before the leak began, or at the end something from another line.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::answer::{Answer, Group, GroupPlace};
@@ -18,6 +20,8 @@ pub struct Asked {
     pub own: u64,
     /// The answer to the question.
     pub answer: Answer,
+    /// The script's own lengths of its containers, by their names.
+    pub lengths: BTreeMap<String, u64>,
 }
 
 /// What is true of a process, and the name of its script.
@@ -47,6 +51,10 @@ pub struct Judgement {
     /// Whether these are the lines that leak. `None`: nothing was said to grow, or the place of a group is not
     /// reported.
     pub line_right: Option<bool>,
+    /// What was said at the end to hold most of what leaks.
+    pub holder: Option<String>,
+    /// Whether it holds it, and has the length that was said. `None`: nothing was said to grow, or the script does not say what holds it.
+    pub holder_right: Option<bool>,
     /// Number of answers before the last one that said that something from a line that does not leak grows.
     pub strays: u64,
     /// Number of steps that memscope counted since the attach.
@@ -134,8 +142,61 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
             .wrong
             .push(format!("does not leak: {}", described(group)));
     }
+    holder(&mut judgement, truth, end);
     steps(&mut judgement, truth, end);
     judgement
+}
+
+/// Compares what is said to hold what leaks with what the script says, and its length with the script's own.
+fn holder(judgement: &mut Judgement, truth: Truth<'_>, end: &Asked) {
+    let held_by = truth.leak.map_or(&[][..], |leak| &leak.held_by);
+    if held_by.is_empty() || !judgement.said_at_end {
+        return;
+    }
+    let Some(first) = end.answer.holders.first() else {
+        judgement.holder_right = Some(false);
+        judgement.wrong.push(format!(
+            "{} holds it, and no holder was said",
+            held_by.join(" or ")
+        ));
+        return;
+    };
+    let name = first.name();
+    let own = end.lengths.get(name).copied();
+    let is_named = held_by
+        .iter()
+        .any(|held| any_number(held) == any_number(name));
+    let has_length = own.is_none() || own == first.length;
+    judgement.holder = Some(match first.length {
+        Some(length) => format!("{name} ({length})"),
+        None => name.to_owned(),
+    });
+    judgement.holder_right = Some(is_named && has_length);
+    if !is_named {
+        judgement
+            .wrong
+            .push(format!("{} holds it, and not {name}", held_by.join(" or ")));
+    } else if !has_length {
+        judgement.wrong.push(format!(
+            "{name} has {own:?} elements, and not {:?}",
+            first.length
+        ));
+    }
+}
+
+/// A way without the numbers of elements.
+fn any_number(path: &str) -> String {
+    let mut parts = path.split('[');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(']') {
+            Some((number, rest)) if number.parse::<u64>().is_ok() => {
+                text.push_str(&format!("[*]{rest}"))
+            }
+            _ => text.push_str(&format!("[{part}")),
+        }
+    }
+    text
 }
 
 /// Whether a group comes from a line that leaks. `None`: nothing leaks, or the group's place is not reported.
@@ -226,6 +287,9 @@ pub fn together(each: Vec<(u32, Judgement)>) -> Judgement {
         if one.steps_right == Some(false) {
             all.steps_right = Some(false);
         }
+        if one.holder_right == Some(false) {
+            all.holder_right = Some(false);
+        }
         for wrong in &one.wrong {
             all.wrong.push(if many {
                 format!("rank {rank}: {wrong}")
@@ -238,9 +302,10 @@ pub fn together(each: Vec<(u32, Judgement)>) -> Judgement {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::verdicts::answer::{Line, Steps};
+    use crate::verdicts::answer::{Holder, Line, Steps};
 
     fn leak() -> Leak {
         Leak {
@@ -270,9 +335,10 @@ mod tests {
                 step: 5 * n,
                 own: 5 * n,
                 answer: Answer {
-                    steps: None,
                     groups: groups.to_vec(),
+                    ..Answer::default()
                 },
+                lengths: BTreeMap::new(),
             })
             .collect()
     }
@@ -394,6 +460,37 @@ mod tests {
             judge(truth(None, &sources), &course(&[&[]])).steps_right,
             None
         );
+    }
+
+    #[test]
+    fn the_holder_and_its_length_are_the_scripts_own() {
+        let leak = Leak {
+            held_by: vec!["workload.cache[0]".to_owned(), "workload.kept".to_owned()],
+            ..leak()
+        };
+        let of = |container: &str, length, own| {
+            let mut course = course(&[&[], &[], &[growing(7)]]);
+            let end = course.last_mut().unwrap();
+            end.answer.holders.push(Holder {
+                container: Some(container.to_owned()),
+                length: Some(length),
+                ..Holder::default()
+            });
+            end.lengths.insert(container.to_owned(), own);
+            judge(truth(Some(&leak), &[]), &course)
+        };
+        assert_eq!(of("workload.kept", 5, 5).holder_right, Some(true));
+        assert_eq!(of("workload.cache[3]", 5, 5).holder_right, Some(true));
+        let shorter = of("workload.kept", 5, 6);
+        assert_eq!(
+            (shorter.holder_right, shorter.wrong.len()),
+            (Some(false), 1)
+        );
+        assert_eq!(of("workload.other", 5, 5).holder_right, Some(false));
+        let none = judge(truth(Some(&leak), &[]), &course(&[&[], &[], &[growing(7)]]));
+        assert_eq!(none.holder_right, Some(false));
+        let clean = judge(truth(None, &[]), &course(&[&[]]));
+        assert_eq!(clean.holder_right, None);
     }
 
     #[test]

@@ -84,6 +84,7 @@ pub fn run(how: &How, programs: &Path, workload: &Workload, course: &Course) -> 
                 step,
                 own: step - before,
                 answer: leaks(&daemon, &driver.pid(), kept.as_deref())?,
+                lengths: said.lengths,
             });
         }
     }

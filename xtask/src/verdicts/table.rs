@@ -138,6 +138,7 @@ impl Table {
             judgement.accused_wrongly
                 || judgement.leaks != judgement.found
                 || judgement.steps_right == Some(false)
+                || judgement.holder_right == Some(false)
         };
         self.runs.iter().filter(wrong).count() + self.broken.len()
     }
@@ -150,9 +151,9 @@ impl Table {
     /// The whole table and the totals as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::from(
-            "| workload | mode | truth | verdict at the end | first said after step | confidence | line | line right | \
+            "| workload | mode | truth | verdict at the end | first said after step | confidence | line | line right | held by | holder right | \
              steps counted/own | source | steps right | judged |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
+             |---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for run in &self.runs {
             let _ = writeln!(text, "{}", row(run));
@@ -169,6 +170,17 @@ impl Table {
             "Steps: counted right in {} of {} runs whose answer speaks of them.",
             stepped.iter().filter(|right| **right).count(),
             stepped.len()
+        );
+        let held: Vec<bool> = self
+            .runs
+            .iter()
+            .filter_map(|run| run.judgement.holder_right)
+            .collect();
+        let _ = writeln!(
+            text,
+            "Holders: named right, with their length, in {} of {} runs whose script says what holds what leaks.",
+            held.iter().filter(|right| **right).count(),
+            held.len()
         );
         let mut details = String::new();
         for run in &self.runs {
@@ -226,7 +238,7 @@ fn row(run: &Run) -> String {
         None => format!("–/{}", judgement.steps_own),
     };
     format!(
-        "| {} | {} | {} | {} | {} | {} | {lines} | {} | {steps} | {} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {} | {lines} | {} | {} | {} | {steps} | {} | {} | {} |",
         run.workload,
         run.mode,
         if judgement.leaks { "leak" } else { "clean" },
@@ -240,6 +252,8 @@ fn row(run: &Run) -> String {
             .confidence
             .map_or("–".to_owned(), |value| format!("{value:.2}")),
         yes(judgement.line_right),
+        judgement.holder.as_deref().unwrap_or("–"),
+        yes(judgement.holder_right),
         judgement.source.as_deref().unwrap_or("–"),
         yes(judgement.steps_right),
         word(judgement)

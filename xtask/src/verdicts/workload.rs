@@ -42,6 +42,8 @@ pub struct Leak {
     pub rank: Option<u32>,
     /// The allocator whose memory leaks.
     pub memory: Memory,
+    /// What holds what leaks, any of these; numbers in brackets count as any number. If empty, the holder is not checked.
+    pub held_by: Vec<String>,
 }
 
 /// A script and what is true of it.
@@ -107,6 +109,10 @@ fn of(name: &str, text: &str) -> Result<Workload> {
             "ranks" => workload.ranks = number_of(rest).with_context(wrong)?,
             "leaking-rank" => leak.rank = Some(number_of(rest).with_context(wrong)?),
             "begins" => leak.begins = number_of(rest).with_context(wrong)?,
+            "held" => {
+                let names = rest.strip_prefix("by ").with_context(wrong)?;
+                leak.held_by = names.split(" or ").map(str::to_owned).collect();
+            }
             "needs" => workload.needs = Some(rest.to_owned()),
             "memory" => {
                 leak.memory = match rest {
@@ -125,7 +131,7 @@ fn of(name: &str, text: &str) -> Result<Workload> {
                 }
             }
             _ => bail!(
-                "{}: {word:?} is none of leak, clean, line, ranks, leaking-rank, begins, memory, steps, needs",
+                "{}: {word:?} is none of leak, clean, line, ranks, leaking-rank, begins, memory, held, steps, needs",
                 wrong()
             ),
         }
@@ -205,6 +211,7 @@ mod tests {
             begins: 60,
             rank: Some(3),
             memory: Memory::Host,
+            held_by: Vec::new(),
         };
         assert_eq!(workload.leak_of(3), Some(&leak));
         assert_eq!(workload.leak_of(2), None);

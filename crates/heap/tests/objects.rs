@@ -1,0 +1,118 @@
+//! Reads the objects of interpreters without PyTorch, and finds each where the program says that it put it: the `python3` on PATH, or those
+//! that `cargo xtask pythons` names.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use memscope_heap::{Held, Origin, Wanted, read};
+use memscope_memory::ProcessMemory;
+use memscope_tests::Program;
+use serde_json::Value;
+
+/// An interpreter, perhaps in another root folder.
+#[derive(Debug)]
+struct Python {
+    root: Option<PathBuf>,
+    program: PathBuf,
+}
+
+fn pythons() -> Vec<Python> {
+    let Ok(named) = std::env::var("MEMSCOPE_PYTHONS") else {
+        return vec![Python {
+            root: None,
+            program: "python3".into(),
+        }];
+    };
+    let named: Vec<Value> = serde_json::from_str(&named).unwrap();
+    let path = |value: &Value| value.as_str().map(PathBuf::from);
+    let python = |one: &Value| Python {
+        root: path(&one["root"]),
+        program: path(&one["program"]).unwrap(),
+    };
+    named.iter().map(python).collect()
+}
+
+fn start(python: &Python) -> (Program, Value) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/objects.py");
+    let mut command = match &python.root {
+        None => {
+            let mut command = Command::new(&python.program);
+            command.arg(script);
+            command
+        }
+        Some(root) => {
+            let inside = root.join("opt/memscope");
+            std::fs::create_dir_all(&inside).unwrap();
+            std::fs::copy(script, inside.join("objects.py")).unwrap();
+            let mut command = Command::new("chroot");
+            command.arg(root).arg(&python.program);
+            command.arg("/opt/memscope/objects.py");
+            command
+        }
+    };
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    let mut program = Program::start("objects", command);
+    let told = program.hear();
+    (program, told)
+}
+
+/// What is wrong with the ways to the objects of a process.
+fn wrong(pid: u32, told: &Value) -> Vec<String> {
+    let cases = told["cases"].as_array().unwrap();
+    let objects = cases.iter().map(|case| case["object"].as_u64().unwrap());
+    let interpreter = memscope_python::find(pid).unwrap();
+    let wanted = Wanted {
+        layout: interpreter.layout,
+        code_type: interpreter.code_type,
+        runtime: interpreter.runtime,
+        blocks: Vec::new(),
+        objects: objects.collect(),
+    };
+    let reading = read(&ProcessMemory::open(pid).unwrap(), &wanted).unwrap();
+    assert!(!reading.is_cut);
+    let held: HashMap<u64, &Held> = reading.held.iter().map(|held| (held.block, held)).collect();
+    let mut wrong = Vec::new();
+    for case in cases {
+        let way = match held.get(&case["object"].as_u64().unwrap()) {
+            Some(held) => {
+                let sure = reading.way(held.holder).iter().all(|holder| holder.is_sure);
+                (
+                    reading.path(held.holder),
+                    format!("{:?}", held.origin),
+                    sure,
+                )
+            }
+            None => (
+                "nothing".to_owned(),
+                format!("{:?}", Origin::Outside),
+                false,
+            ),
+        };
+        let text = |key: &str| case[key].as_str().unwrap().to_owned();
+        let expected = (text("way"), text("origin"), true);
+        if way != expected {
+            wrong.push(format!("{}: {way:?}, and not {expected:?}", text("name")));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn each_object_is_found_where_the_program_put_it() {
+    let mut all = Vec::new();
+    for python in pythons() {
+        let (program, told) = start(&python);
+        assert!(told["cases"].as_array().unwrap().len() > 90, "{told}");
+        let wrong = wrong(program.pid(), &told);
+        eprintln!("{python:?}, {}: {} wrong", told["version"], wrong.len());
+        all.extend(
+            wrong
+                .iter()
+                .map(|wrong| format!("{}: {wrong}", told["version"])),
+        );
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}

@@ -240,11 +240,16 @@ fn no_such_block(pid: u32, addresses: &[u64]) -> Refusal {
 
 /// Has Python's objects read, as far as they keep these blocks.
 async fn read_objects(pid: u32, blocks: Vec<u64>) -> Result<memscope_heap::Reading, Refusal> {
-    let read = tokio::task::spawn_blocking(move || holders::read(pid, blocks)).await;
-    read.map_err(|source| Refusal::Internal {
-        what: "the reading of Python's objects failed".to_owned(),
+    aside(move || holders::read(pid, blocks)).await?
+}
+
+/// Does work that takes its time beside the threads that answer others.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|source| Refusal::Internal {
+        what: "the work for an answer failed".to_owned(),
         source: Box::new(source),
-    })?
+    })
 }
 
 #[tonic::async_trait]
@@ -410,17 +415,20 @@ impl Daemon for Serving {
         let reading = read_objects(pid, addresses).await?;
         let duration_ns = began.elapsed().as_nanos() as u64;
         let after = self.same_again(pid, &before).await?;
-        // What came meanwhile and is alike is not among those that were read.
-        let held = holders::still_there(&held, &holders::blocks(&after, &request));
-        let mut answer = holders::answer(&reading, &held, request.limit);
-        answer.coverage.extend(before.coverage.iter().cloned());
-        Ok(v1::HoldersResponse {
-            pid,
-            process: Some(before.process.clone().into()),
-            as_of: before.as_of.unix_ns,
-            duration_ns,
-            ..answer
+        aside(move || {
+            // What came meanwhile and is alike is not among those that were read.
+            let held = holders::still_there(&held, &holders::blocks(&after, &request));
+            let mut answer = holders::answer(&reading, &held, request.limit);
+            answer.coverage.extend(before.coverage.iter().cloned());
+            v1::HoldersResponse {
+                pid,
+                process: Some(before.process.clone().into()),
+                as_of: before.as_of.unix_ns,
+                duration_ns,
+                ..answer
+            }
         })
+        .await
     }
 
     async fn owners(
@@ -462,31 +470,35 @@ impl Daemon for Serving {
         let duration_ns = began.elapsed().as_nanos() as u64;
         let handle = before.process.handle;
         self.refresh_for(Needs::Totals, &[handle]).await;
-        let after = self.same_again(pid, &before).await?;
-        let (beside, devices) = self
+        // All of one moment, so that the sums of a device fit together.
+        let (after, beside, devices) = self
             .about(pid, move |ledger, process, as_of| {
                 let stats = ledger.ask(&[process], as_of, &v1::StatsRequest { pid })?;
+                let after = ledger.snapshot(process, as_of)?;
                 let beside = ledger.beside_the_pool(process)?;
-                (process == handle).then_some((beside, stats.devices))
+                (process == handle).then_some((after, beside, stats.devices))
             })
             .await?;
-        let picture = owners::Picture {
-            reading: reading.as_ref(),
-            before: &before,
-            after: &after,
-            beside: &beside,
-            devices: &devices,
-        };
-        let mut answer = owners::answer(&picture, &rules, &request);
-        answer.coverage = notes;
-        answer.coverage.extend(after.coverage.iter().cloned());
-        Ok(v1::OwnersResponse {
-            pid,
-            process: Some(after.process.clone().into()),
-            as_of: after.as_of.unix_ns,
-            duration_ns,
-            ..answer
+        aside(move || {
+            let picture = owners::Picture {
+                reading: reading.as_ref(),
+                before: &before,
+                after: &after,
+                beside: &beside,
+                devices: &devices,
+            };
+            let answer = owners::answer(&picture, &rules, &request);
+            notes.extend(after.coverage.iter().cloned());
+            v1::OwnersResponse {
+                pid,
+                process: Some(after.process.clone().into()),
+                as_of: after.as_of.unix_ns,
+                duration_ns,
+                coverage: notes,
+                ..answer
+            }
         })
+        .await
     }
 
     async fn stacks(

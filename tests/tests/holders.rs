@@ -2,6 +2,8 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+use std::collections::BTreeSet;
+
 use memscope_tests::{Daemon, Device, Program, Torch, root, sim_of};
 use serde_json::Value;
 
@@ -80,6 +82,40 @@ fn holders_are_named_as_in_the_program() {
         text.contains("wait for Python's garbage collector"),
         "{text}"
     );
+}
+
+/// What is told to be garbage is what a collection frees, to the byte, and nothing else.
+#[test]
+fn garbage_is_what_a_collection_frees() {
+    let daemon = Daemon::start();
+    let command = sim_of(Device::Cuda).python("owners/cycles.py");
+    let mut program = Program::start("cycles", command);
+    let told = program.hear();
+    daemon.attach(program.pid(), "trace");
+    let pid = program.pid_text();
+    let before = daemon.json(&["holders", "--pid", &pid]);
+    program.tell("collect");
+    let freed = program.hear();
+    let freed: BTreeSet<u64> = freed["freed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|address| address.as_u64().unwrap())
+        .collect();
+    let bytes = freed
+        .iter()
+        .map(|address| told["sizes"][address.to_string()].as_u64().unwrap());
+    assert!(freed.len() > 25, "{freed:?}");
+    assert_eq!(before["garbage"]["count"], freed.len() as u64, "{before:#}");
+    assert_eq!(before["garbage"]["bytes"], bytes.sum::<u64>(), "{before:#}");
+    for kept in ["__main__.mine", "__main__.kept.tensor"] {
+        assert_eq!(of(&before, kept)["origin"], "named");
+    }
+    let rows = before["holders"].as_array().unwrap().iter();
+    let mut garbage = rows.filter(|row| row["origin"] == "garbage");
+    assert!(garbage.all(|row| row["unsure"]["count"] == 0), "{before:#}");
+    let after = daemon.json(&["holders", "--pid", &pid]);
+    assert_eq!(after["garbage"]["count"], 0, "{after:#}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(crate) enum Label {
     Local(u64, u32),
     /// A word of an object of which no more is known, by its offset.
     Word(u32),
-    /// From a tensor's object to the tensor itself.
+    /// From a tensor's object to the tensor itself, or back.
     Tensor,
     /// The gradient of a tensor.
     Gradient,
@@ -405,8 +405,19 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             _ => 0,
         };
         let (end, weak_at) = (made.size.min(16 + MOST_WORDS * 8), made.weak_at);
+        // Where nodes do not count themselves, a Python function of the graph knows its node without keeping it alive.
+        let is_function = made.kind == Kind::Function && self.torch.counts_in_nodes != Some(true);
+        // The tensor of a tensor's object was told already.
+        let tensor_at = match made.kind {
+            Kind::Tensor => self.torch.impl_at.unwrap_or(0),
+            _ => 0,
+        };
         for offset in (16..end).step_by(8) {
-            if offset == weak_at || offset == dict_at || known.contains(&offset) {
+            if offset == weak_at
+                || offset == dict_at
+                || u64::from(offset) == tensor_at
+                || known.contains(&offset)
+            {
                 continue;
             }
             let Some(word) = self.pages.word(address + u64::from(offset)) else {
@@ -418,6 +429,9 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             if self.type_of(word).is_some() {
                 object(found, Label::Word(offset), word);
             } else if let Some(what) = self.cpp(word) {
+                if is_function && what == What::Node {
+                    continue;
+                }
                 let label = match what {
                     What::Node => Label::GradFn,
                     _ => Label::Saved,

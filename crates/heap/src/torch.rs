@@ -165,6 +165,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         (is_pointer(object) && self.made(object) == Some(tensor)).then_some(object)
     }
 
+    /// The object of a tensor, if the tensor keeps it alive. Up to PyTorch 2.9 either keeps the other alive, and the lowest bit of the pointer
+    /// says which; later the tensor does as well while more than its object refers to it, and the highest bit of its counts says that it
+    /// has an object.
+    fn object_kept_by(&mut self, tensor: u64) -> Option<u64> {
+        let object = self.object_of(tensor)?;
+        let pointer = self.pages.word(tensor + self.torch.object_at?)?;
+        let counts = self.pages.word(tensor + 8)?;
+        let is_kept = pointer & 1 == 1 || counts >> 63 == 1 && counts & COUNTS > 1;
+        is_kept.then_some(object)
+    }
+
     /// The gradient of the tensor whose object this is.
     pub fn gradient_of(&mut self, object: u64) -> Option<u64> {
         let tensor = self.made(object)?;
@@ -314,6 +325,13 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
 
     /// What a tensor keeps alive beside its memory.
     pub fn references_of_tensor(&mut self, tensor: u64, found: &mut Found) {
+        if let Some(object) = self.object_kept_by(tensor) {
+            found.push(Reference {
+                label: Label::Tensor,
+                target: object,
+                what: What::Object,
+            });
+        }
         let (Some(at), Some(meta)) = (self.torch.grad_fn_at, self.autograd_of(tensor)) else {
             return;
         };
@@ -338,23 +356,39 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// What a node of the graph keeps alive: tensors that it saved, and the nodes before it. Its size is what the C library's allocator
     /// wrote before it; where that makes no sense only its beginning is looked at.
     pub fn references_of_node(&mut self, node: u64, found: &mut Found) {
-        let size = match self.pages.word(node - 8).map(|word| word & !7) {
+        // A node may lie behind the counts of its shared pointers, in the same piece of memory.
+        let before = match self.pages.word(node + 16) {
+            Some(counts) if counts == node - 16 => 16,
+            _ => 0,
+        };
+        let size = match self.pages.word(node - before - 8).map(|word| word & !7) {
             Some(size) if size.is_multiple_of(16) && (64..=LONGEST_NODE).contains(&size) => {
-                size - 8
+                size - before - 8
             }
             _ => SHORT_NODE,
         };
         let words = self.pages.words(node, (size / 8) as usize);
-        let is_python = self.node_name(node).ends_with("PyNode");
+        let keeps_object = self.keeps_object(node);
         // The first words are the class, and the pointer to itself or the counts.
         for number in 1 + self.words_of_pointer() as usize..words.len() {
             let word = words[number];
-            if is_python && is_pointer(word) && self.type_of(word).is_some() {
+            if keeps_object && is_pointer(word) && self.type_of(word).is_some() {
                 found.push(function(word));
-            } else {
+            } else if word != node {
+                // A node knows itself, without keeping itself alive.
                 self.kept_by_cpp(&words[number..], found);
             }
         }
+    }
+
+    /// Whether a node keeps a Python object alive: the function that a program defined; or any object that stands for it, where nodes count
+    /// themselves, while more than that object refers to the node.
+    fn keeps_object(&mut self, node: u64) -> bool {
+        if self.torch.counts_in_nodes != Some(true) {
+            return self.node_name(node).ends_with("PyNode");
+        }
+        let counts = self.pages.word(node + 8).unwrap_or(0);
+        counts >> 63 == 1 && counts & COUNTS > 1
     }
 
     /// What an object of PyTorch's keeps alive by a member that begins with the first of these words: a tensor, a vector of edges or of
@@ -365,6 +399,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         };
         if self.is_tensor(word) {
             found.push(saved(word));
+            return;
+        }
+        // A saved tensor keeps the node that made it, or what gathers its gradient.
+        if self.is_shared(word, words.get(1).copied().unwrap_or(0)) {
+            found.push(next(word));
             return;
         }
         if let [_, end, room, ..] = words {
@@ -401,21 +440,27 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 .all(|edge| edge[0] == 0 || self.is_node(edge[0]));
         if is_edges {
             for edge in words.chunks_exact(edge).filter(|edge| edge[0] != 0) {
-                found.push(Reference {
-                    label: Label::Next,
-                    target: edge[0],
-                    what: What::Node,
-                });
+                found.push(next(edge[0]));
             }
             return;
         }
-        for word in words {
+        for (number, word) in words.iter().copied().enumerate() {
             if self.is_tensor(word) {
                 found.push(saved(word));
+            } else if self.is_shared(word, words.get(number + 1).copied().unwrap_or(0)) {
+                found.push(next(word));
             } else if is_pointer(word) {
                 self.hooks(word, found);
             }
         }
+    }
+}
+
+fn next(target: u64) -> Reference {
+    Reference {
+        label: Label::Next,
+        target,
+        what: What::Node,
     }
 }
 

@@ -419,6 +419,7 @@ impl<'p> Sorter<'p> {
                 .as_ref()
                 .map_or(memscope_owners::Origin::None, |told| told.origin),
             is_in_private_pool,
+            component: "",
         };
         let decision = self
             .rules
@@ -488,11 +489,11 @@ impl<'p> Sorter<'p> {
             via: None,
             origin: memscope_owners::Origin::None,
             is_in_private_pool: false,
+            component: beside.component.unwrap_or_default(),
         };
         let decision = self.rules.decide(None, &facts);
-        let category = match (&decision.reason, beside.component) {
-            (Reason::NoRule, Some("HCCL")) => "communication".to_owned(),
-            (Reason::NoRule, _) => BESIDE_POOL.to_owned(),
+        let category = match decision.reason {
+            Reason::NoRule => BESIDE_POOL.to_owned(),
             _ => decision.category,
         };
         Key {

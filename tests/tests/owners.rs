@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use memscope_tests::{Calls, Daemon, Device, Program, sim_of};
+use memscope_tests::{Calls, Daemon, Device, LONG, Program, sim_of, until};
 use serde_json::Value;
 
 fn start(daemon: &Daemon, script: &str) -> (Program, Value) {
     let command = sim_of(Device::Cuda).python(&format!("owners/{script}"));
     let mut program = Program::start(script, command);
     let told = program.hear();
-    daemon.attach(program.pid(), "trace");
+    // Compiled frames name the functions that make workspaces.
+    daemon.json(&["attach", "--pid", &program.pid_text(), "--stacks", "all"]);
     (program, told)
 }
 
@@ -136,7 +137,7 @@ fn activations_are_what_the_backward_pass_frees() {
     let sizes = sizes(&told);
     let pid = program.pid_text();
     let answer = daemon.json(&["owners", "--pid", &pid]);
-    for name in ["kv_cache", "program"] {
+    for name in ["kv_cache", "program", "private_pools"] {
         assert_eq!(
             category(&answer, name),
             bytes_of(&told[name], &sizes),
@@ -158,8 +159,16 @@ fn activations_are_what_the_backward_pass_frees() {
         category(&answer, "activations"),
         (count + kept, bytes + kept_bytes)
     );
-    let after = daemon.json(&["owners", "--pid", &pid]);
+    // Compiled frames get their names a moment later.
+    let after = until(LONG, "the workspace of the new stream", || {
+        let after = daemon.json(&["owners", "--pid", &pid]);
+        let of_device = after["devices"][0]["categories"].as_array().unwrap();
+        let mut names = of_device.iter().map(|one| &one["category"]);
+        names.any(|name| name == "workspaces").then_some(after)
+    });
     assert_eq!(category(&after, "activations"), (kept, kept_bytes));
+    let (count, bytes) = category(&after, "workspaces");
+    assert!(count > 0 && bytes > 1 << 20, "{:#}", after["devices"]);
     // What the program took from the driver itself.
     assert_eq!(category(&after, "beside_pool"), (1, 3 << 20));
     let mut rows = after["owners"].as_array().unwrap().iter();

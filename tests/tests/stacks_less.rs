@@ -53,6 +53,7 @@ fn cut_to_a_depth() {
 /// Of many small blocks a few are taken, and stand for all; a large one stands for itself.
 #[test]
 fn sampled_by_bytes() {
+    const PORTIONS: u64 = 10;
     const BLOCKS: u64 = 20_000;
     const SIZE: u64 = 5120;
     // Where stacks cost too much, fewer are taken than is asked for here; `within_a_budget` has that.
@@ -61,7 +62,15 @@ fn sampled_by_bytes() {
     torch.ask("init");
     attached(&daemon, &torch, &["--stack-sample", "256KiB"]);
     torch.ask("alloc a 30000000");
-    torch.ask(&format!("allocs many {BLOCKS} {SIZE}"));
+    // An answer has all records that were made before the question. With one after each portion no portion overruns the ring, however little
+    // the daemon gets to run.
+    for portion in 0..PORTIONS {
+        torch.ask(&format!(
+            "allocs many{portion} {} {SIZE}",
+            BLOCKS / PORTIONS
+        ));
+        daemon.stats(torch.pid());
+    }
     let of = |rows: &[Value], name: &str| -> [u64; 2] {
         let own = |row: &&Value| {
             let mut frames = row["frames"].as_array().unwrap().iter();
@@ -92,7 +101,10 @@ fn sampled_by_bytes() {
         told["devices"][0]["allocated"]
     );
     assert!(coverage(&stats).contains(&"stacks_sampled"), "{stats:#}");
-    torch.ask("free many");
+    for portion in 0..PORTIONS {
+        torch.ask(&format!("free many{portion}"));
+        assert_eq!(daemon.stats(torch.pid())["lost_records"], 0);
+    }
     assert_eq!(
         of(&rows(&daemon, &torch, "live"), "allocs"),
         [0, 0],

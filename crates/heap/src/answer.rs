@@ -41,9 +41,9 @@ pub enum Link {
     },
     /// A local variable of a frame: its name, and, where the frame is the first holder, its function, the function's file, and the line where it begins.
     Local {
-        /// The variable.
+        /// The variable's name.
         name: String,
-        /// The function.
+        /// The function's qualified name, or nothing.
         function: String,
         /// The function's file.
         file: String,
@@ -109,7 +109,7 @@ pub struct Held {
     pub block: u64,
     /// The last holder on the shortest way to it.
     pub holder: u32,
-    /// From where.
+    /// From where it is kept alive.
     pub origin: Origin,
     /// Number of other references to its tensors.
     pub others: u32,
@@ -242,7 +242,7 @@ pub enum Use {
 /// A block whose use is known from the object that has its tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Used {
-    /// Its address.
+    /// The block's address.
     pub block: u64,
     /// What it is for.
     pub what: Use,

@@ -9,7 +9,7 @@ pub enum HeapError {
     /// The states of the interpreter's threads cannot be read.
     #[error("the interpreter's threads cannot be read")]
     Threads {
-        /// Why.
+        /// The error of the read that failed.
         #[source]
         source: io::Error,
     },

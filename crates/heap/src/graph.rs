@@ -7,7 +7,7 @@ use crate::objects::{Found, Label, Reference, What};
 use crate::pages::ByAddress;
 use crate::shapes::{Kind, Part, Seen};
 
-/// No vertex.
+/// The number that stands for no vertex.
 pub(crate) const NONE: u32 = u32::MAX;
 /// [`Vertex::kind`] of a tensor in PyTorch's own memory.
 pub(crate) const IMPL: u32 = u32::MAX;
@@ -29,7 +29,7 @@ pub(crate) enum Phase {
     Outside,
     /// Something that only keeps itself alive.
     Garbage,
-    /// Nowhere yet.
+    /// It was not reached from anything so far.
     Nowhere,
 }
 

@@ -84,7 +84,7 @@ pub(crate) enum What {
     Node,
 }
 
-/// A reference.
+/// A reference from one object to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub label: Label,

@@ -30,7 +30,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         memscope_python::states(memory, &self.layout, runtime)
     }
 
-    /// All interpreters.
+    /// The addresses of the states of all interpreters, as the threads name them.
     pub fn interpreters(&self, memory: &M, runtime: u64) -> io::Result<Vec<u64>> {
         let mut all: Vec<u64> = self
             .states(memory, runtime)?

@@ -51,7 +51,7 @@ pub(crate) enum Attributes {
 pub(crate) enum Value {
     /// Nothing that is read.
     None,
-    /// Text.
+    /// The text that the object is.
     Text,
     /// A whole number, or a truth value.
     Whole,
@@ -64,7 +64,7 @@ pub(crate) struct Member {
     pub name: Box<str>,
 }
 
-/// A type.
+/// What is known of a Python type.
 #[derive(Clone, Debug)]
 pub(crate) struct Type {
     /// Its name as its objects' `type(…).__name__` has it, with the module only for types that are not made by a `class` statement.

@@ -21,7 +21,7 @@ pub enum RulesError {
     Expression {
         /// The rule's number, from 1.
         number: usize,
-        /// Its category.
+        /// The category that the rule gives.
         category: String,
         /// Which of its conditions.
         what: &'static str,
@@ -36,7 +36,7 @@ pub enum RulesError {
     Empty {
         /// The rule's number, from 1.
         number: usize,
-        /// Its category.
+        /// The category that the rule gives.
         category: String,
     },
     /// There are too many rules.
@@ -50,7 +50,7 @@ pub enum RulesError {
     /// No set has this name.
     #[error("there is no set of rules `{name}`; there are {known}")]
     Unknown {
-        /// The name.
+        /// The name that was asked for.
         name: String,
         /// The names that there are.
         known: String,

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// A frame of the stack that allocated a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'f> {
-    /// The function.
+    /// The function's name.
     pub function: &'f str,
     /// Its source file, or its library.
     pub file: &'f str,
@@ -50,8 +50,10 @@ pub struct Facts<'f> {
     pub types: &'f [&'f str],
     /// How it is held; `None` where nothing holds it.
     pub via: Option<Via>,
-    /// From where.
+    /// From where it is held.
     pub origin: Origin,
     /// Whether it is in a private pool, as those of CUDA graphs are.
     pub is_in_private_pool: bool,
+    /// The component of Ascend's software that has it from the driver; empty for memory of a pool.
+    pub component: &'f str,
 }

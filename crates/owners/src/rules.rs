@@ -66,7 +66,7 @@ enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Which {
-    /// Each alone.
+    /// Each frame alone.
     #[default]
     Each,
     /// Any of the stack, before all rules that look at each frame alone.
@@ -114,6 +114,7 @@ struct WrittenRule {
     via: Option<Via>,
     origin: Option<Origin>,
     private_pool: Option<bool>,
+    component: Option<String>,
 }
 
 /// A rule: true where all its conditions are.
@@ -128,6 +129,7 @@ struct Rule {
     via: Option<Via>,
     origin: Option<Origin>,
     private_pool: Option<bool>,
+    component: Option<Regex>,
 }
 
 /// A set of rules.
@@ -163,9 +165,9 @@ pub enum Reason {
 /// What a block is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// Its category.
+    /// The category that it has.
     pub category: String,
-    /// Why.
+    /// Why it has this category.
     pub reason: Reason,
 }
 
@@ -318,6 +320,7 @@ impl Rule {
             file: expression("file", rule.file)?,
             holder: expression("holder", rule.holder)?,
             kind: expression("type", rule.r#type)?,
+            component: expression("component", rule.component)?,
             frames: rule.frames,
             via: rule.via,
             origin: rule.origin,
@@ -327,6 +330,7 @@ impl Rule {
         let has_condition = made.looks_at_frames()
             || made.holder.is_some()
             || made.kind.is_some()
+            || made.component.is_some()
             || made.via.is_some()
             || made.origin.is_some()
             || made.private_pool.is_some();
@@ -352,6 +356,7 @@ impl Rule {
         };
         let is_true = kinds
             && fits(&self.holder, facts.holder)
+            && fits(&self.component, facts.component)
             && self.via.is_none_or(|via| facts.via == Some(via))
             && self.origin.is_none_or(|origin| facts.origin == origin)
             && self

@@ -13,6 +13,7 @@ fn facts<'f>(frames: &'f [Frame<'f>]) -> Facts<'f> {
         via: None,
         origin: Origin::None,
         is_in_private_pool: false,
+        component: "",
     }
 }
 
@@ -272,6 +273,11 @@ fn what_memscope_says_of_what_no_object_says() {
         set.decide(None, None, &facts(&frames)).category,
         "workspaces"
     );
+    let of_hccl = Facts {
+        component: "HCCL",
+        ..facts(&[])
+    };
+    assert_eq!(set.decide(None, None, &of_hccl).category, "communication");
     let msmemscope = Rules::named("msmemscope").unwrap();
     let label = |known| msmemscope.decide(None, known, &facts(&[])).category;
     assert_eq!(label(Some(Use::OptimizerState)), "PTA@optimizer_state");

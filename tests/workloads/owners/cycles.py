@@ -12,18 +12,11 @@ import weakref
 import torch
 from torch import nn
 
+from blocks import active
+
 DEVICE = "cuda"
 gc.collect()
 gc.disable()
-
-
-def active():
-    return {
-        block["address"]: block["size"]
-        for segment in torch.cuda.memory_snapshot()
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
 
 
 def new(elements=1000):

@@ -12,16 +12,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from blocks import active
+
 DEVICE = "cuda"
-
-
-def active():
-    return {
-        block["address"]: block["size"]
-        for segment in torch.cuda.memory_snapshot()
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
 
 
 def block(tensor):
@@ -85,6 +78,9 @@ for _ in range(3):
     cache.value_cache.append(torch.randn(2, 16, device=DEVICE))
 paged = {"kv_caches": [torch.randn(64, device=DEVICE) for _ in range(2)]}
 history = [torch.randn(100, device=DEVICE) for _ in range(5)]
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    static = torch.zeros(300, device=DEVICE)
 # A matrix product makes workspaces that stay.
 (torch.ones(32, 32, device=DEVICE) @ torch.ones(32, 32, device=DEVICE)).sum().item()
 for model in (plain, checkpointed, own):
@@ -104,6 +100,7 @@ before = active()
 told = {
     "ready": True,
     "kv_cache": [block(t) for t in cache.key_cache + cache.value_cache + paged["kv_caches"]],
+    "private_pools": [block(static)],
     "kept_by_function": kept,
     "program": [block(t) for t in history + [inputs, loss]],
     "sizes": before,
@@ -121,6 +118,10 @@ def beside_the_pool():
 
 
 beside_the_pool()
+# A stream of its own has a workspace of its own.
+with torch.cuda.stream(torch.cuda.Stream()):
+    product = torch.ones(32, 32, device=DEVICE) @ torch.ones(32, 32, device=DEVICE)
+torch.cuda.synchronize()
 print(json.dumps({"freed": freed}), flush=True)
 sys.stdin.readline()
 os._exit(0)

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from blocks import active
+
 DEVICE = "cuda"
 rows = []
 left_out = {}
@@ -123,7 +125,7 @@ class Tied(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Linear(16, 16, bias=False)
-        self.body = nn.ModuleDict({"a.b": nn.Linear(16, 16)} if False else {"first": nn.Linear(16, 16)})
+        self.body = nn.ModuleDict({"first": nn.Linear(16, 16)})
         self.head = nn.Linear(16, 16, bias=False)
         self.head.weight = self.embedding.weight
         self.register_buffer("mask", torch.ones(16, 16))
@@ -188,7 +190,7 @@ teacher.copy = copy.deepcopy(teacher.model)
 tell("teacher", teacher.model)
 tell("teacher", teacher.copy, at="copy")
 
-train("recurrent", nn.Sequential(nn.Linear(16, 16), nn.Flatten()), torch.optim.AdamW)
+train("flattened", nn.Sequential(nn.Linear(16, 16), nn.Flatten()), torch.optim.AdamW)
 with optional("weight_norm"):
     train(
         "weight_norm",
@@ -202,8 +204,7 @@ with optional("transformer"):
         torch.optim.AdamW,
         shape=(2, 4, 16),
     )
-with optional("bfloat16"):
-    train("bfloat16", layers().to(torch.float32), torch.optim.AdamW)
+train("again", layers(), torch.optim.AdamW)
 
 with optional("compile"):
     compiled = Case()
@@ -249,12 +250,7 @@ def in_a_function():
         "torch": torch.__version__,
         "rows": rows,
         "left_out": left_out,
-        "sizes": {
-            block["address"]: block["size"]
-            for segment in torch.cuda.memory_snapshot()
-            for block in segment["blocks"]
-            if block["state"] == "active_allocated"
-        },
+        "sizes": active(),
     }
     print(json.dumps(told), flush=True)
     sys.stdin.readline()

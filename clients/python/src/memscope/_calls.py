@@ -444,7 +444,7 @@ class Calls(Connection):
     ) -> v1.HoldersResponse:
         """Answers which Python objects keep the memory of a process alive.
 
-        * pid: Process id.
+        * pid: Process that is asked about.
         * addresses: Only what holds the blocks in which these addresses lie; none for all blocks.
         * limit: Most holders that are answered; 0 for all.
         * alike: With addresses: also what holds all other blocks of the same size that the same stack allocated.
@@ -474,7 +474,7 @@ class Calls(Connection):
     ) -> v1.OwnersResponse:
         """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on.
 
-        * pid: Process id.
+        * pid: Process that is asked about.
         * addresses: Blocks to explain: those in which these addresses lie.
         * limit: Most rows that are answered, those with most bytes first; 0 for all that fit into an answer.
         * rule_set: Which set of rules: `memscope` (if empty), `torchtitan`, `mosaic` or `msmemscope`.

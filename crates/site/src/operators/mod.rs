@@ -10,6 +10,7 @@
 //! Owns: the search in one file. It is given the file's bytes, and looks at no process. Refuses: other machines than
 //! x86-64, and guesses.
 
+mod commas;
 mod ends;
 pub mod schema;
 pub mod signature;

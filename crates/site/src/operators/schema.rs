@@ -1,6 +1,8 @@
 //! Schemas of operators, as PyTorch registers them: which arguments are tensors, which of these are written to, and what
 //! is returned. The text lies among the constants of the library, because the library registers its operators with it.
 
+use super::commas::parts;
+
 /// How an argument or a result holds tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Holds {
@@ -170,25 +172,7 @@ fn matching(text: &str) -> Option<usize> {
 
 /// The parts between commas that lie in no parentheses or brackets.
 fn split(text: &str) -> Option<Vec<&str>> {
-    let mut parts = Vec::new();
-    let mut depth = 0usize;
-    let mut from = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'(' | b'[' => depth += 1,
-            b')' | b']' => depth = depth.checked_sub(1)?,
-            b',' if depth == 0 => {
-                parts.push(text[from..at].trim());
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    let last = text[from..].trim();
-    if !last.is_empty() {
-        parts.push(last);
-    }
-    (depth == 0).then_some(parts)
+    parts(text, b"([", b")]")
 }
 
 /// What stands before the name of an argument, or is a result. `None` for a form of `Tensor` that is not known.

@@ -6,6 +6,7 @@
 //! the address of a copy. A type that is not in the list makes the whole function unknown, because everything behind an
 //! argument of unknown size is at an unknown place.
 
+use super::commas::parts;
 use super::schema::Holds;
 use crate::demangle::demangle;
 
@@ -32,8 +33,7 @@ pub struct Tensors {
     pub holds: Holds,
     /// The argument is a reference that is not `const`: `at::Tensor&`.
     pub mutable: bool,
-    /// The argument is an address and a length in two places (`c10::ArrayRef`). Any other argument is the address of an
-    /// object.
+    /// The argument is an address and a length in two places (`c10::ArrayRef`); any other is one address.
     pub by_value: bool,
     /// The place of the address.
     pub place: Place,
@@ -90,7 +90,8 @@ fn read(arguments: &str, by_address: bool) -> Result<Arguments, String> {
     let mut floats = 0;
     let mut words = 0u8;
     let mut found = Vec::new();
-    let types = split(arguments);
+    let types = parts(arguments, b"<(", b">)")
+        .ok_or_else(|| "brackets that do not fit together".to_owned())?;
     if types.len() > MOST {
         return Err("more arguments than are read".to_owned());
     }
@@ -126,29 +127,6 @@ fn read(arguments: &str, by_address: bool) -> Result<Arguments, String> {
         }));
     }
     Ok(found)
-}
-
-/// The types of the arguments, without the spaces around them.
-fn split(text: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut depth = 0i32;
-    let mut from = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'<' | b'(' => depth += 1,
-            b'>' | b')' => depth -= 1,
-            b',' if depth == 0 => {
-                parts.push(text[from..at].trim());
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    let last = text[from..].trim();
-    if !last.is_empty() {
-        parts.push(last);
-    }
-    parts
 }
 
 /// The type inside of `optional<…>`.

@@ -88,7 +88,7 @@ class HoldersRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     ALIKE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Process that is asked about."""
     limit: _builtins.int
     """Most holders that are answered; 0 for all."""
     alike: _builtins.bool
@@ -179,11 +179,11 @@ class Holder(_message.Message):
     container: _builtins.str
     """The container of the blocks' tensors, if there is one: `__main__.trainer.history`. Of several the one with most elements."""
     kind: _builtins.str
-    """Its type."""
+    """Name of the container's type."""
     length: _builtins.int
     """Number of its elements."""
     origin: Global___HolderOrigin.ValueType
-    """From where."""
+    """From where the blocks are kept alive."""
     via: Global___HolderVia.ValueType
     """How its tensors keep the blocks alive."""
     other_references: _builtins.int
@@ -192,7 +192,7 @@ class Holder(_message.Message):
     """The address of that block."""
     @_builtins.property
     def blocks(self) -> _snapshot_pb2.Amount:
-        """The blocks."""
+        """The blocks that it keeps alive."""
 
     @_builtins.property
     def unsure(self) -> _snapshot_pb2.Amount:
@@ -254,7 +254,7 @@ class HoldersResponse(_message.Message):
     DURATION_NS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Process that was asked about."""
     as_of: _builtins.int
     """The moment at which the reading began, nanoseconds since 1970."""
     more: _builtins.int
@@ -265,7 +265,7 @@ class HoldersResponse(_message.Message):
     """How long the reading took."""
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name and state."""
 
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holder]:

@@ -66,7 +66,7 @@ class OwnersRequest(_message.Message):
     RULES_FIELD_NUMBER: _builtins.int
     BELOW_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Process that is asked about."""
     limit: _builtins.int
     """Most rows that are answered, those with most bytes first; 0 for all that fit into an answer."""
     rule_set: _builtins.str
@@ -141,7 +141,7 @@ class Owner(_message.Message):
 
     @_builtins.property
     def blocks(self) -> _snapshot_pb2.Amount:
-        """Its blocks."""
+        """The blocks of this use."""
 
     @_builtins.property
     def unsure(self) -> _snapshot_pb2.Amount:
@@ -183,10 +183,10 @@ class OwnerCategory(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     UNSURE_FIELD_NUMBER: _builtins.int
     category: _builtins.str
-    """Its name."""
+    """The category's name."""
     @_builtins.property
     def blocks(self) -> _snapshot_pb2.Amount:
-        """Its blocks."""
+        """The blocks of this category."""
 
     @_builtins.property
     def unsure(self) -> _snapshot_pb2.Amount:
@@ -333,7 +333,7 @@ class OwnersResponse(_message.Message):
     DURATION_NS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Process that was asked about."""
     as_of: _builtins.int
     """The moment at which the reading began, nanoseconds since 1970."""
     more: _builtins.int
@@ -348,11 +348,11 @@ class OwnersResponse(_message.Message):
     """How long the reading took."""
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name and state."""
 
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnedDevice]:
-        """By ordinal."""
+        """What is in use on each device, by its ordinal."""
 
     @_builtins.property
     def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___Owner]:

@@ -304,6 +304,15 @@ impl Cookie {
     pub const fn mark_source(self) -> u16 {
         self.get(38, 4) as u16
     }
+    /// Adds the number of an operator's signature. This uses the bits of operation, pointer and pointer mode, which an operator
+    /// does not have.
+    pub const fn with_signature(self, signature: u16) -> Cookie {
+        self.put(20, 12, signature as u64)
+    }
+    /// Number of an operator's signature.
+    pub const fn signature(self) -> u32 {
+        self.get(20, 12) as u32
+    }
     /// Number of the site.
     pub const fn site(self) -> u32 {
         self.get(0, 20) as u32
@@ -384,6 +393,8 @@ const _: () = {
     });
     assert!(m.site() == 7 && m.mark_form() == 5 && m.mark_arg() == 1);
     assert!(m.mark_kind() == 3 && m.mark_source() == 4);
+    let o = Cookie::new(9, 0).with_signature(4095);
+    assert!(o.site() == 9 && o.signature() == 4095 && o.size() == NO_ARG);
     let n = Cookie::new(1, 2);
     assert!(n.ptr() == NO_ARG && n.size() == NO_ARG && n.stream() == NO_ARG);
     assert!(n.handle() == NO_ARG && n.extra() == NO_ARG && !n.torch_pool());

@@ -7,6 +7,7 @@ mod cookie;
 pub mod hal;
 mod map;
 mod native;
+mod operator;
 mod python;
 mod record;
 mod region;
@@ -21,6 +22,7 @@ pub use map::{
     thread_key,
 };
 pub use native::*;
+pub use operator::*;
 pub use python::*;
 pub use record::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,

@@ -25,6 +25,12 @@ pub mod name {
     pub const REGION_CALLS: &str = "REGION_CALLS";
     /// Hash table of the rules of unwinding, from a [`crate::rule_key`] to a [`crate::Rule`].
     pub const RULES: &str = "RULES";
+    /// Array of [`crate::SIGNATURES`] entries of [`crate::Signature`].
+    pub const SIGNATURES: &str = "SIGNATURES";
+    /// Hash table from a process handle to a [`crate::StorageEntry`].
+    pub const STORAGES: &str = "STORAGES";
+    /// Hash table from a [`super::thread_key`] to a [`crate::OperatorCall`].
+    pub const OPERATOR_CALLS: &str = "OPERATOR_CALLS";
     /// Array with one [`super::GlobalConfig`].
     pub const CONFIG: &str = "CONFIG";
 }
@@ -223,11 +229,13 @@ pub enum DropReason {
     RegionsUntold = 9,
     /// The process had taken its share of the ring already ([`RING_SHARE`]).
     RingShare = 10,
+    /// What an operator is given could not be read, since all buffers for that were in use.
+    OperatorUntold = 11,
 }
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [DropReason; 11] = [
+    pub const ALL: [DropReason; 12] = [
         DropReason::RingFull,
         DropReason::InflightFull,
         DropReason::TooDeep,
@@ -239,6 +247,7 @@ impl DropReason {
         DropReason::StackCopyUnsent,
         DropReason::RegionsUntold,
         DropReason::RingShare,
+        DropReason::OperatorUntold,
     ];
     /// Name of the reason in what users see.
     pub const fn name(self) -> &'static str {
@@ -254,6 +263,7 @@ impl DropReason {
             DropReason::StackCopyUnsent => "stack_copy_unsent",
             DropReason::RegionsUntold => "regions_untold",
             DropReason::RingShare => "ring_share_taken",
+            DropReason::OperatorUntold => "operator_untold",
         }
     }
 }

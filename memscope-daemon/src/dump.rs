@@ -24,6 +24,8 @@ pub struct Made {
     pub rows: u64,
     /// Number of events for which msMemScope's files have no row.
     pub events_left_out: u64,
+    /// Number of records of these processes that were lost: of what they told there is no row.
+    pub lost_records: u64,
     /// If the older part of the recording is missing: the moment from which on the rows of all processes are
     /// complete, in nanoseconds since 1970. A block that was allocated before that moment may have no row for its
     /// allocation.
@@ -96,6 +98,7 @@ pub fn dump(
         folders: Vec::new(),
         rows: 0,
         events_left_out: 0,
+        lost_records: 0,
         known_from_unix_ns,
     };
     let mut failed: Option<DumpError> = None;
@@ -124,6 +127,7 @@ pub fn dump(
         }
     };
     let mut rows = Rows::new();
+    let mut lost: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
     each(recording, |heard| match heard {
         Heard::State(state, back) => {
             let processes = state.processes().into_iter();
@@ -133,8 +137,18 @@ pub fn dump(
                 rows.apply(&attached(&process), &text, &mut write);
             }
         }
-        Heard::Event(event) => rows.apply(event, &text, &mut write),
+        Heard::Event(event) => {
+            let before = lost.entry(event.process).or_default();
+            *before = event.lost_before.max(*before);
+            rows.apply(event, &text, &mut write);
+        }
     })?;
+    made.lost_records = named
+        .processes()
+        .into_iter()
+        .filter(|process| pid.is_none_or(|pid| pid == process.facts.pid))
+        .filter_map(|process| lost.get(&process.handle))
+        .sum();
     made.events_left_out = rows.left_out();
     rows.finish(&mut write);
     let files = |source| DumpingError::Files { source };

@@ -3,9 +3,10 @@
 //! Owns: the budget (`--memory`), the measurement, the choice of what goes first, and the room for questions about
 //! earlier moments. Refuses: to change anything that is kept; the keeper writes into the log what goes.
 //!
-//! Of what the daemon may take beyond what it took at its start, the ledger of the traced processes gets two fifths. A
-//! checkpoint copies the ledger while it is written, so that as much again is needed now and then. The last fifth is for
-//! answers, for tables of symbols, and for what the C library's allocator cannot use again.
+//! Of what the daemon may take beyond what it took at its start, the ledger of the traced processes gets three tenths. A
+//! checkpoint copies the ledger while it is written, and a question about an earlier moment builds another one: each of
+//! them takes as much again. The last tenth is for answers, for tables of symbols, and for what the C library's allocator
+//! cannot use again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memscope_ledger::KeptBytes;
 use memscope_ledger::event::{ProcessHandle, ShedPart};
 
-/// Part of the budget from which on processes give way although their own limit is not reached.
+/// Part of the budget from which on processes give way although their own limit is not reached, and which questions about
+/// earlier moments do not exceed.
 const FULL: (u64, u64) = (19, 20);
-/// Part of the budget that questions about earlier moments leave to the rest.
-const FOLDS: (u64, u64) = (9, 10);
 /// What all processes together may take in any case, in bytes.
 const LEAST: u64 = 8 << 20;
 /// A part of a process is worth giving up if it takes one in so many bytes of what all processes may take.
@@ -49,6 +49,8 @@ pub struct Memory {
     base: u64,
     /// Bytes that questions about earlier moments are expected to take.
     folds: Arc<AtomicU64>,
+    /// Bytes that the next checkpoint's copy of the ledger is expected to take.
+    next_copy: Arc<AtomicU64>,
 }
 
 impl Memory {
@@ -58,6 +60,7 @@ impl Memory {
             limit,
             base: anonymous(),
             folds: Arc::default(),
+            next_copy: Arc::default(),
         }
     }
 
@@ -68,12 +71,21 @@ impl Memory {
 
     /// What all processes together may take, in bytes.
     pub fn of_processes(&self) -> u64 {
-        (self.limit.saturating_sub(self.base) / 5 * 2).max(LEAST)
+        (self.limit.saturating_sub(self.base) / 10 * 3).max(LEAST)
     }
 
-    /// Whether so much is taken that processes have to give way whatever they take themselves.
-    pub fn is_full(&self, used: u64) -> bool {
-        used > self.limit / FULL.1 * FULL.0
+    /// Whether so much is taken that processes have to give way whatever they take themselves. What the C library's allocator
+    /// only keeps for later use is given back first.
+    pub fn is_full(&self) -> bool {
+        anonymous() > self.usable() && {
+            trim();
+            anonymous() > self.usable()
+        }
+    }
+
+    /// Notes what a checkpoint that begins from now on will copy: questions about earlier moments leave it that room.
+    pub fn expect_copy(&self, bytes: u64) {
+        self.next_copy.store(bytes, Ordering::Relaxed);
     }
 
     /// Takes room for a question about an earlier moment, which is expected to need so many bytes.
@@ -81,7 +93,10 @@ impl Memory {
     /// # Errors
     /// Says how much is taken already if there is no room.
     pub fn fold(&self, bytes: u64) -> Result<FoldRoom, NoRoom> {
-        self.fold_beside(anonymous(), bytes)
+        self.fold_beside(anonymous(), bytes).or_else(|_| {
+            trim();
+            self.fold_beside(anonymous(), bytes)
+        })
     }
 
     fn fold_beside(&self, taken: u64, bytes: u64) -> Result<FoldRoom, NoRoom> {
@@ -90,15 +105,23 @@ impl Memory {
             memory: self.clone(),
             bytes,
         };
-        let used = taken + before;
-        if used.saturating_add(bytes) > self.limit / FOLDS.1 * FOLDS.0 {
-            return Err(NoRoom {
-                wanted: bytes,
-                used,
-                limit: self.limit,
-            });
+        let used = taken + before + self.next_copy.load(Ordering::Relaxed);
+        if used.saturating_add(bytes) > self.usable() {
+            return Err(self.no_room(bytes, used));
         }
         Ok(room)
+    }
+
+    fn usable(&self) -> u64 {
+        self.limit / FULL.1 * FULL.0
+    }
+
+    fn no_room(&self, wanted: u64, used: u64) -> NoRoom {
+        NoRoom {
+            wanted,
+            used,
+            limit: self.limit,
+        }
     }
 }
 
@@ -112,16 +135,13 @@ pub struct FoldRoom {
 impl FoldRoom {
     /// Whether a ledger that has grown to so many bytes still has room.
     pub fn holds(&self, bytes: u64) -> bool {
-        bytes <= self.bytes || anonymous() <= self.memory.limit / FOLDS.1 * FOLDS.0
+        bytes <= self.bytes
+            || anonymous() + self.memory.next_copy.load(Ordering::Relaxed) <= self.memory.usable()
     }
 
     /// The refusal of a ledger that has grown to so many bytes.
     pub fn refused(&self, bytes: u64) -> NoRoom {
-        NoRoom {
-            wanted: bytes,
-            used: anonymous(),
-            limit: self.memory.limit,
-        }
+        self.memory.no_room(bytes, anonymous())
     }
 }
 
@@ -134,7 +154,7 @@ impl Drop for FoldRoom {
 /// There is no room for the ledger of a question about an earlier moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the answer needs {} of memory, and memscoped takes {} of the {} that it may take",
+    "the answer needs {} of memory, and memscoped takes {} of the {} that it may take (--memory)",
     memscope_units::bytes(*wanted), memscope_units::bytes(*used), memscope_units::bytes(*limit)
 )]
 pub struct NoRoom {
@@ -270,10 +290,35 @@ mod tests {
         let refused = ask().unwrap_err().to_string();
         assert_eq!(
             refused,
-            "the answer needs 100.00 MiB of memory, and memscoped takes 120.00 MiB of the 200.00 MiB that it may take"
+            "the answer needs 100.00 MiB of memory, and memscoped takes 120.00 MiB of the 200.00 MiB that it may take (--memory)"
         );
         drop(first);
         drop(ask().unwrap());
+    }
+
+    #[test]
+    fn a_question_leaves_the_next_checkpoint_its_room() {
+        let memory = Memory::new(200 << 20);
+        memory.expect_copy(80 << 20);
+        assert!(memory.fold_beside(20 << 20, 100 << 20).is_err());
+        drop(memory.fold_beside(20 << 20, 80 << 20).unwrap());
+        // The copy is there, and is measured with the rest.
+        memory.expect_copy(0);
+        assert!(memory.fold_beside(100 << 20, 100 << 20).is_err());
+        memory.fold_beside(100 << 20, 80 << 20).unwrap();
+    }
+
+    #[test]
+    fn processes_a_checkpoint_and_a_question_have_room_beside_one_another() {
+        for limit in [128 << 20, 512 << 20, 4 << 30] {
+            let memory = Memory {
+                base: 24 << 20,
+                ..Memory::new(limit)
+            };
+            let each = memory.of_processes();
+            memory.expect_copy(each);
+            memory.fold_beside(memory.base + each, each).unwrap();
+        }
     }
 
     #[test]

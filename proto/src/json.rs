@@ -58,6 +58,7 @@ words! {
     MarkKind "MARK_KIND_",
     RegionChange "REGION_CHANGE_",
     MarkSource "MARK_SOURCE_",
+    OperatorPart "OPERATOR_PART_",
     MarkOrigin "MARK_ORIGIN_",
     StepSource "STEP_SOURCE_",
     StackMetric "STACK_METRIC_",

@@ -382,6 +382,11 @@ fn what_pools_print_that_tell_of_themselves() {
     as_shown(Scene::Pools);
 }
 
+#[test]
+fn what_is_said_of_a_program_that_wastes_memory() {
+    as_shown(Scene::Wasteful);
+}
+
 /// What the pages show of a situation is what is printed in it, but for what varies; or it is written into them.
 #[track_caller]
 fn as_shown(scene: Scene) {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -24,12 +25,13 @@ pub struct Options {
 /// The one test outside the end-to-end tests that needs root. Without root it is skipped and named.
 const NEEDS_ROOT: &str = "a_full_disk_stops_the_journal_and_nothing_else";
 
-/// Tests that passed and failed, and the names of the steps that failed.
+/// Tests that passed and failed, the names of the steps that failed, and what each step took.
 #[derive(Default)]
 struct Tally {
     passed: u64,
     failed: u64,
     broken: Vec<String>,
+    took: Vec<(String, Duration)>,
 }
 
 /// Runs the task.
@@ -37,6 +39,7 @@ pub fn run(options: &Options) -> Result<()> {
     // SAFETY: geteuid takes no arguments and touches no memory.
     let root = unsafe { libc::geteuid() } == 0;
     let in_ci = std::env::var_os("CI").is_some();
+    let began = Instant::now();
     setup::run(&setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
         torch_npu: (root && !options.unprivileged).then(Vec::new),
@@ -47,6 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
         ..setup::Options::default()
     })?;
     let mut tally = Tally::default();
+    tally.took.push(("setup".to_owned(), began.elapsed()));
     if options.only.is_none() {
         step(&mut tally, "the house's rules", |_| house::check());
         step(&mut tally, "format", |_| {
@@ -150,6 +154,9 @@ pub fn run(options: &Options) -> Result<()> {
             },
         );
     }
+    for (name, took) in &tally.took {
+        eprintln!("took {:>5} s: {name}", took.as_secs());
+    }
     for name in &tally.broken {
         eprintln!("failed: {name}");
     }
@@ -174,10 +181,12 @@ pub fn run(options: &Options) -> Result<()> {
 
 fn step(tally: &mut Tally, name: &str, work: impl FnOnce(&mut Tally) -> Result<()>) {
     eprintln!("\n== {name}");
+    let began = Instant::now();
     if let Err(error) = work(tally) {
         eprintln!("error: {error:#}");
         tally.broken.push(name.to_owned());
     }
+    tally.took.push((name.to_owned(), began.elapsed()));
 }
 
 /// Runs `cargo test` and adds up its results.

@@ -7,12 +7,17 @@
 //! * was allocated early if another block was freed between its allocation and the first api that used it;
 //! * was freed late if another block was allocated between the last api that used it and its free;
 //! * was idle if more than [`Question::idle_threshold`] apis lie between two uses.
+//!
+//! Beside what msMemScope tells, a finding says for how long the block was held and not used because of that, where it was
+//! allocated, and which operators used it first and last. And for each pool of a device: the most that its blocks took at a
+//! time, and what that would have been if the blocks had come with their first use, and gone after their last one.
 
 use crate::error::DumpError;
 use crate::leaks::size_of;
 use crate::row::{Device, Row};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Name of the attribute that [`mark_rows`] writes the result to.
 pub const ATTR: &str = "inefficient_type";
@@ -55,6 +60,9 @@ pub struct Question {
     pub kinds: Vec<Kind>,
     /// Largest number of apis between two uses that does not yet count as idle.
     pub idle_threshold: u64,
+    /// Only what was collected since the last beginning counts (`SYSTEM`, `START_TRACE`), and a block that was there before it
+    /// (`shadow:true`) is not allocated early, because its first use is not known. msMemScope's own rule knows neither.
+    pub since_start: bool,
 }
 
 impl Default for Question {
@@ -64,6 +72,7 @@ impl Default for Question {
             min_size: 0,
             kinds: Kind::ALL.to_vec(),
             idle_threshold: 3000,
+            since_start: false,
         }
     }
 }
@@ -114,6 +123,40 @@ pub struct Finding {
     pub size: u64,
     /// What is wrong with it, in the order in which it was found.
     pub kinds: Vec<Kind>,
+    /// How long the block was held and not used because of that, in nanoseconds: before its first use, between two uses, after
+    /// its last one.
+    pub unused_ns: u64,
+    /// Call stack of its allocation, the innermost frame first; empty if the row has none.
+    pub stack: Arc<str>,
+    /// The operator that used it first after the one that allocated it, and the one that used it last.
+    pub used_by: [Option<Arc<str>>; 2],
+}
+
+/// The most that the blocks of one pool took at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// Process that the blocks belong to.
+    pub pid: Option<u32>,
+    /// Device that they are on.
+    pub device: Device,
+    /// Pool that they are from.
+    pub pool: Pool,
+    /// The most bytes that the blocks among the rows took at a time.
+    pub bytes: u64,
+    /// What that would have been, in bytes, if each block that was allocated early had come with its first use, and each that
+    /// was freed late had gone after its last one. Blocks that lay idle between two uses count as they are.
+    pub without_bytes: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The blocks, ordered by [`Finding::row`].
+    pub findings: Vec<Finding>,
+    /// Of each pool of each device with blocks, by process.
+    pub peaks: Vec<Peak>,
+    /// Number of rows of accesses.
+    pub accesses: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -134,9 +177,36 @@ struct UseRow {
     size: u64,
     device: Device,
     row: u64,
+    time_ns: u64,
+    /// The block was there before the collection began.
+    shadow: bool,
+    /// The name of an access, the call stack of an allocation.
+    text: Option<Arc<str>>,
 }
 
-fn step(path: &Path, row: &Row, number: u64) -> Result<Option<(Pool, UseRow)>, DumpError> {
+/// Texts that occur again and again, each of them once.
+#[derive(Default)]
+struct Texts(HashSet<Arc<str>>);
+
+impl Texts {
+    fn kept(&mut self, text: &str) -> Arc<str> {
+        match self.0.get(text) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let new: Arc<str> = Arc::from(text);
+                self.0.insert(Arc::clone(&new));
+                new
+            }
+        }
+    }
+}
+
+fn step(
+    path: &Path,
+    row: &Row,
+    number: u64,
+    texts: &mut Texts,
+) -> Result<Option<(Pool, UseRow)>, DumpError> {
     let (pool, what) = match (row.event.as_str(), row.event_type.as_str()) {
         ("OP_LAUNCH", "ATEN_START") => (Some(Pool::Pta), What::Start),
         ("OP_LAUNCH", "ATEN_END") => (Some(Pool::Pta), What::End),
@@ -162,6 +232,15 @@ fn step(path: &Path, row: &Row, number: u64) -> Result<Option<(Pool, UseRow)>, D
         size,
         device: row.device,
         row: number,
+        time_ns: row
+            .timestamp
+            .saturating_mul(if row.is_older() { 1000 } else { 1 }),
+        shadow: row.attr.get("shadow") == Some("true"),
+        text: match what {
+            What::Access => row.name.as_deref().map(|name| texts.kept(name)),
+            What::Malloc => Some(texts.kept(&row.python_stack)),
+            _ => None,
+        },
     };
     Ok(Some((pool, step)))
 }
@@ -173,19 +252,38 @@ struct Block {
     device: Device,
     ptr: Option<u64>,
     size: u64,
-    /// Api of its allocation.
-    born: u64,
-    /// Api of the first access that is not in the api of its allocation.
-    first_use: Option<u64>,
-    /// Api of the last access.
-    last_access: Option<u64>,
+    stack: Arc<str>,
+    /// When it was first used may be unknown.
+    shadow: bool,
+    /// Its allocation.
+    born: Moment,
+    /// The first access that is not in the api of its allocation, and what made it.
+    first_use: Option<(Moment, Option<Arc<str>>)>,
+    /// The last access, and what made it.
+    last_access: Option<(Moment, Option<Arc<str>>)>,
     kinds: Vec<Kind>,
+    unused_ns: u64,
+}
+
+/// When something happened.
+#[derive(Clone, Copy)]
+struct Moment {
+    api: u64,
+    /// Place among the rows.
+    place: usize,
+    time_ns: u64,
 }
 
 impl Block {
-    fn found(&mut self, kind: Kind) {
-        if !self.kinds.contains(&kind) {
+    /// Notes what is wrong with it, and for how long it was not used because of that.
+    fn found(&mut self, kind: Kind, from: Moment, to: Moment) {
+        let is_new = !self.kinds.contains(&kind);
+        if is_new {
             self.kinds.push(kind);
+        }
+        // Between uses it may be idle several times, the others happen once.
+        if is_new || kind == Kind::TemporaryIdleness {
+            self.unused_ns += to.time_ns.saturating_sub(from.time_ns);
         }
     }
 }
@@ -210,11 +308,16 @@ struct Fold {
     /// Live blocks by device and address, for frees and accesses that have no number of a block.
     places: BTreeMap<(Device, u64), Key>,
     threshold: u64,
+    since_start: bool,
     done: Vec<Block>,
+    /// How the bytes of each device change: at which place among the rows, and by how much.
+    changes: BTreeMap<Device, Vec<(usize, i128)>>,
+    /// The same, if no block came early or went late.
+    without: BTreeMap<Device, Vec<(usize, i128)>>,
 }
 
 impl Fold {
-    fn apply(&mut self, step: &UseRow) {
+    fn apply(&mut self, step: &UseRow, place: usize) {
         match step.what {
             What::Start => {
                 self.open = true;
@@ -234,10 +337,15 @@ impl Fold {
             self.api += 1;
             self.classify();
         }
+        let now = Moment {
+            api: self.api,
+            place,
+            time_ns: step.time_ns,
+        };
         match step.what {
-            What::Malloc => self.malloc(step),
-            What::Free => self.free(step),
-            _ => self.access(step),
+            What::Malloc => self.malloc(step, now),
+            What::Free => self.free(step, now),
+            _ => self.access(step, now),
         }
     }
 
@@ -250,13 +358,13 @@ impl Fold {
         }
     }
 
-    fn malloc(&mut self, step: &UseRow) {
+    fn malloc(&mut self, step: &UseRow, now: Moment) {
         let key = match step.allocation {
             Some(number) => Key::Number(number),
             None => Key::Address(step.device, step.ptr),
         };
         // If a block with this key is still live, its free is missing among the rows.
-        self.end(key);
+        self.end(key, now.place);
         if let Some(ptr) = step.ptr {
             self.places.insert((step.device, ptr), key);
         }
@@ -268,10 +376,13 @@ impl Fold {
                 device: step.device,
                 ptr: step.ptr,
                 size: step.size,
-                born: self.api,
+                stack: step.text.clone().unwrap_or_default(),
+                shadow: step.shadow,
+                born: now,
                 first_use: None,
                 last_access: None,
                 kinds: Vec::new(),
+                unused_ns: 0,
             },
         );
     }
@@ -296,43 +407,43 @@ impl Fold {
         inside.then_some(*key)
     }
 
-    fn access(&mut self, step: &UseRow) {
+    fn access(&mut self, step: &UseRow, now: Moment) {
         let Some(block) = self.key(step).and_then(|key| self.live.get_mut(&key)) else {
             return;
         };
-        let now = self.api;
-        if let Some(before) = block.last_access
-            && now - before > self.threshold
+        if let Some((before, _)) = block.last_access
+            && now.api - before.api > self.threshold
         {
-            block.found(Kind::TemporaryIdleness);
+            block.found(Kind::TemporaryIdleness, before, now);
         }
-        if block.first_use.is_none() && now != block.born {
-            block.first_use = Some(now);
+        if block.first_use.is_none() && now.api != block.born.api {
+            block.first_use = Some((now, step.text.clone()));
         }
-        if let (Some(free), Some(first)) = (self.last_free, block.first_use)
-            && block.born < free
-            && free < first
+        if let (Some(free), Some((first, _))) = (self.last_free, block.first_use.clone())
+            && !(self.since_start && block.shadow)
+            && block.born.api < free
+            && free < first.api
         {
-            block.found(Kind::EarlyAllocation);
+            block.found(Kind::EarlyAllocation, block.born, first);
         }
-        block.last_access = Some(now);
+        block.last_access = Some((now, step.text.clone()));
     }
 
-    fn free(&mut self, step: &UseRow) {
+    fn free(&mut self, step: &UseRow, now: Moment) {
         let Some(key) = self.key(step) else {
             return;
         };
         if let Some(block) = self.live.get_mut(&key)
-            && let (Some(used), Some(malloc)) = (block.last_access, self.last_malloc)
-            && used < malloc
-            && malloc < self.api
+            && let (Some((used, _)), Some(malloc)) = (block.last_access.clone(), self.last_malloc)
+            && used.api < malloc
+            && malloc < now.api
         {
-            block.found(Kind::LateDeallocation);
+            block.found(Kind::LateDeallocation, used, now);
         }
-        self.end(key);
+        self.end(key, now.place);
     }
 
-    fn end(&mut self, key: Key) {
+    fn end(&mut self, key: Key, place: usize) {
         let Some(block) = self.live.remove(&key) else {
             return;
         };
@@ -341,13 +452,44 @@ impl Fold {
         {
             self.places.remove(&(block.device, ptr));
         }
+        self.counts(&block, place);
         if !block.kinds.is_empty() {
             self.done.push(block);
         }
     }
+
+    /// Counts what a block took, from its coming until this place.
+    fn counts(&mut self, block: &Block, end: usize) {
+        let size = i128::from(block.size);
+        let changes = self.changes.entry(block.device).or_default();
+        changes.extend([(block.born.place, size), (end, -size)]);
+        let from = match &block.first_use {
+            Some((first, _)) if block.kinds.contains(&Kind::EarlyAllocation) => first.place,
+            _ => block.born.place,
+        };
+        let to = match &block.last_access {
+            // It is there until the use is over.
+            Some((last, _)) if block.kinds.contains(&Kind::LateDeallocation) => last.place + 1,
+            _ => end,
+        };
+        let without = self.without.entry(block.device).or_default();
+        without.extend([(from, size), (to.max(from), -size)]);
+    }
 }
 
-/// Looks for inefficient blocks. The findings are ordered by [`Finding::row`].
+/// The highest sum of the changes, in their order.
+fn highest(changes: &mut [(usize, i128)]) -> u64 {
+    // Where something goes and something comes at the same place, the one goes first.
+    changes.sort_unstable();
+    let mut sum = 0;
+    let sums = changes.iter().map(|(_, change)| {
+        sum += change;
+        sum
+    });
+    u64::try_from(sums.max().unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// Looks for inefficient blocks.
 ///
 /// # Errors
 /// The errors of the rows. An allocation without a size is an error, too; it names `path`.
@@ -355,25 +497,50 @@ pub fn inefficient(
     path: &Path,
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
     question: &Question,
-) -> Result<Vec<Finding>, DumpError> {
+) -> Result<Report, DumpError> {
+    let mut texts = Texts::default();
+    let mut report = Report::default();
     let mut pools: BTreeMap<(Option<u32>, Pool), Vec<UseRow>> = BTreeMap::new();
+    let mut started: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     for (number, row) in (0..).zip(rows) {
         let row = row?;
-        if let Some((pool, step)) = step(path, &row, number)? {
+        if (row.event.as_str(), row.event_type.as_str()) == ("SYSTEM", "START_TRACE") {
+            let last = started.entry(row.pid).or_default();
+            *last = row.id.max(*last);
+        }
+        if let Some((pool, step)) = step(path, &row, number, &mut texts)? {
             pools.entry((row.pid, pool)).or_default().push(step);
         }
     }
-    let mut findings = Vec::new();
     for ((pid, pool), mut steps) in pools {
+        if let Some(start) = started.get(&pid).filter(|_| question.since_start) {
+            steps.retain(|step| step.id >= *start);
+        }
         steps.sort_by_key(|step| step.id);
+        let accesses = steps.iter().filter(|step| step.what == What::Access);
+        report.accesses += accesses.count() as u64;
         let mut fold = Fold {
             threshold: question.idle_threshold,
+            since_start: question.since_start,
             ..Fold::default()
         };
-        for step in &steps {
-            fold.apply(step);
+        for (place, step) in steps.iter().enumerate() {
+            fold.apply(step, place);
         }
-        let live = std::mem::take(&mut fold.live).into_values();
+        let live: Vec<Block> = std::mem::take(&mut fold.live).into_values().collect();
+        for block in &live {
+            fold.counts(block, steps.len());
+        }
+        for (device, changes) in &mut fold.changes {
+            let without = fold.without.get_mut(device);
+            report.peaks.push(Peak {
+                pid,
+                device: *device,
+                pool,
+                bytes: highest(changes),
+                without_bytes: without.map_or(0, |changes| highest(changes)),
+            });
+        }
         for block in fold.done.into_iter().chain(live) {
             let kinds: Vec<Kind> = block
                 .kinds
@@ -383,7 +550,7 @@ pub fn inefficient(
             if kinds.is_empty() || block.size < question.min_size {
                 continue;
             }
-            findings.push(Finding {
+            report.findings.push(Finding {
                 row: block.row,
                 id: block.id,
                 pid,
@@ -392,11 +559,15 @@ pub fn inefficient(
                 ptr: block.ptr,
                 size: block.size,
                 kinds,
+                unused_ns: block.unused_ns,
+                stack: block.stack,
+                used_by: [block.first_use, block.last_access]
+                    .map(|used| used.and_then(|(_, name)| name)),
             });
         }
     }
-    findings.sort_by_key(|finding| finding.row);
-    Ok(findings)
+    report.findings.sort_by_key(|finding| finding.row);
+    Ok(report)
 }
 
 /// The words of some kinds with commas between them.

@@ -7,6 +7,7 @@
 //! A row gets its ID when its first event comes, but may be written a little later. So rows are not in the order of
 //! their IDs, as in msMemScope's own files.
 
+mod operators;
 mod pools;
 mod scene;
 
@@ -110,6 +111,7 @@ impl Scene<'_> {
             }
             Body::Mark(mark) => self.mark(process, mark),
             Body::Launches { count } => self.launches(process, *count),
+            Body::Operator(operator) => self.operator(process, operator),
             Body::Call(call) => self.call(process, call),
             Body::Report(report) => {
                 let sums = process.sums.entry(Some(report.device)).or_default();

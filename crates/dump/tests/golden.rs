@@ -98,7 +98,9 @@ fn question(parameters: &Value) -> Question {
 }
 
 fn find(path: &Path, question: &Question) -> Vec<Finding> {
-    inefficient(path, Reader::open(path).unwrap(), question).unwrap()
+    inefficient(path, Reader::open(path).unwrap(), question)
+        .unwrap()
+        .findings
 }
 
 fn by_id(findings: &[Finding]) -> Value {

@@ -117,6 +117,11 @@ fn dump(seed: u64) -> Vec<Row> {
 }
 
 fn kind(row: &mut Row, shape: &Shape, dice: &mut Dice) {
+    if dice.chance(1) {
+        row.event = "SYSTEM".into();
+        row.event_type = "START_TRACE".into();
+        return;
+    }
     let what = dice.throw(100);
     if what < shape.marks {
         row.event = "MSTX".into();
@@ -166,6 +171,9 @@ fn kind(row: &mut Row, shape: &Shape, dice: &mut Dice) {
     }
     attr.push("addr", format!("{ptr:#018x}"));
     attr.push("size", size.to_string());
+    if row.event == "MALLOC" && dice.chance(20) {
+        attr.push("shadow", "true");
+    }
     if row.event == "ACCESS" {
         attr.push("type", pool);
         attr.push("shape", "[1,2]");
@@ -198,16 +206,34 @@ fn ask(seed: u64, path: &Path, before: &Path) -> Vec<(Value, Value)> {
         min_size: dice.of(&[0, 0, 0x100]),
         kinds: kinds.to_vec(),
         idle_threshold: dice.of(&[0, 2, 10]),
+        since_start: dice.chance(50),
     };
     let words = |kinds: &[Kind]| kinds.iter().map(|k| k.word()).collect::<Vec<_>>();
-    let findings: Vec<Value> = inefficient(path, rows(), &question)
-        .unwrap()
+    let report = inefficient(path, rows(), &question).unwrap();
+    let findings: Vec<Value> = report
+        .findings
         .iter()
-        .map(|f| json!([f.row, f.id, f.pool.word(), words(&f.kinds)]))
+        .map(|f| json!([f.row, f.id, f.pool.word(), words(&f.kinds), f.unused_ns]))
         .collect();
+    let mut peaks: Vec<(String, String, &str, u64, u64)> = report
+        .peaks
+        .iter()
+        .map(|peak| {
+            let pid = peak.pid.map_or("N/A".to_owned(), |pid| pid.to_string());
+            let device = peak.device.to_string();
+            (
+                pid,
+                device,
+                peak.pool.word(),
+                peak.bytes,
+                peak.without_bytes,
+            )
+        })
+        .collect();
+    peaks.sort();
     let question = json!({"rule": "inefficient", "file": path, "mem_size": question.min_size,
-        "kinds": words(kinds), "idle_threshold": question.idle_threshold});
-    asked.push((question, json!(findings)));
+        "kinds": words(kinds), "idle_threshold": question.idle_threshold, "since_start": question.since_start});
+    asked.push((question, json!([findings, peaks, report.accesses])));
 
     let (level, word) = dice.of(&[(Level::Op, "op"), (Level::Kernel, "kernel")]);
     let side = |path: &Path| Side::read(path, Reader::open(path).unwrap(), level).unwrap();

@@ -3,6 +3,7 @@
 mod call;
 mod hal;
 mod marks;
+mod operator;
 mod region;
 mod shed;
 
@@ -10,6 +11,7 @@ pub use call::{Call, CallOp, Layer};
 pub use hal::{HalFacts, HalModule, HalPage, HalSpace};
 pub use marks::{Finding, Mark, MarkKind, MarkSource};
 pub use memscope_vendors::Vendor;
+pub use operator::{Operator, OperatorPart, Touched};
 pub use region::{Domain, Region, RegionChange, Workspace};
 pub use shed::{Shed, ShedPart};
 
@@ -140,6 +142,8 @@ pub enum Body {
         /// Kernels launched since the counting began.
         count: u64,
     },
+    /// An operator of the framework begins, ends, or uses memory, where operators are followed.
+    Operator(Box<Operator>),
     /// A runtime or driver call returned.
     Call(Call),
     /// PyTorch's allocator reported a block and its totals.

@@ -3,8 +3,8 @@
 //! Owns: the one translation of each such type. Refuses: to compute numbers; the questions do.
 
 use crate::event::{
-    Backend, CoverageNote, EventId, Layer, Level, MarkKind, MarkSource, Placement, ProcessFacts,
-    ReadingCost, TraceAction,
+    Backend, CoverageNote, EventId, Layer, Level, MarkKind, MarkSource, OperatorPart, Placement,
+    ProcessFacts, ReadingCost, TraceAction,
 };
 use crate::questions::effect;
 use crate::report::{
@@ -60,6 +60,7 @@ same_names! {
     Level { Read, Segments, Blocks, Trace }
     MarkKind { Instant, Begin, End, Step }
     MarkOrigin { People, Program, Framework }
+    OperatorPart { Begin, Given, Returned, End }
     MarkSource { Memscope, Mstx, Nvtx, RecordFunction, Backward, Outside }
     ProcessState { Attached, Detached, Exited, Replaced, GivenUp }
     StepSource { Unknown, Pattern, Backward, Optimizer, Profiler, Mark, Named }

@@ -43,6 +43,7 @@ pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOption
         },
         step_name: step_name.filter(|name| !name.is_empty()),
         launches: request.launches,
+        accesses: request.accesses,
     })
 }
 

@@ -136,6 +136,9 @@ pub struct AttachOptions {
     pub step_name: Option<String>,
     /// Whether kernel launches are counted.
     pub launches: bool,
+    /// Whether it is followed which operators use which memory.
+    #[serde(default)]
+    pub accesses: bool,
 }
 
 /// Which frames are taken of an allocation's stack.

@@ -117,6 +117,19 @@ fn body(body: &Body) -> Wire {
             limit_bytes: shed.limit_bytes,
         }),
         Body::Launches { count } => Wire::Launches(v1::Launches { count: *count }),
+        Body::Operator(one) => Wire::Operator(v1::Operator {
+            name: one.name.to_string(),
+            part: v1::OperatorPart::from(one.part).into(),
+            memory: one
+                .memory
+                .iter()
+                .map(|touched| v1::Touched {
+                    address: touched.ptr,
+                    writes: touched.writes,
+                })
+                .collect(),
+            unknown: one.unknown,
+        }),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {
             device: report.device,

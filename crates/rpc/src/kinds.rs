@@ -39,6 +39,7 @@ kinds! {
     "mark": Body::Mark(_),
     "native": Body::Native(_),
     "oom": Body::Oom(_),
+    "operator": Body::Operator(_),
     "placed": Body::Placed(_),
     "reading_cost": Body::ReadingCost(_),
     "region": Body::Region(_),

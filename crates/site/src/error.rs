@@ -59,6 +59,15 @@ pub enum SiteError {
         #[source]
         source: io::Error,
     },
+    /// A library of the process cannot be searched.
+    #[error("cannot search {path}")]
+    Library {
+        /// Path of the library, as the process sees it.
+        path: String,
+        /// What is wrong with it.
+        #[source]
+        source: crate::elf::ElfError,
+    },
     /// Reading failed in another way.
     #[error("cannot read {path} of process {pid}", path = .path.display())]
     Read {

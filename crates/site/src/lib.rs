@@ -32,6 +32,8 @@ pub use error::SiteError;
 pub use file_sites::Why;
 pub use identity::FileIdentity;
 pub use memscope_ledger::event::Level;
-pub use resolve::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved, Resolver, at_level};
+pub use resolve::{
+    FoundSite, LoaderHook, Missing, ObjectSites, ProcessOperators, Resolved, Resolver, at_level,
+};
 pub use settings::SettingsPlace;
 pub use stripped::NotFound;

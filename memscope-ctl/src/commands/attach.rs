@@ -77,6 +77,12 @@ pub(crate) struct Attach {
     /// counts once.
     #[arg(long)]
     pub(crate) launches: bool,
+    /// Follow which of PyTorch's operators use which blocks, too: two traps for each operator.
+    ///
+    /// inefficient --pid then says which blocks are allocated early, freed late or idle, and export's dumps have rows of
+    /// operators and accesses. Needs Linux 6.6 and an x86-64 machine; without them, coverage says so.
+    #[arg(long)]
+    pub(crate) accesses: bool,
 }
 
 impl Attach {
@@ -181,6 +187,7 @@ impl Run for Attach {
             stack_depth: self.stack_depth.unwrap_or_default(),
             stack_sample_bytes: self.stack_sample.unwrap_or_default(),
             launches: self.launches,
+            accesses: self.accesses,
             step_name: self.steps.clone().unwrap_or_default(),
         };
         let answer = client

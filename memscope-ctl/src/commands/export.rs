@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// Write msMemScope's files: its folders with a dump for each device.
 ///
@@ -42,11 +43,12 @@ pub(crate) enum ExportFormat {
 
 /// The files that memscoped wrote, as it describes them in JSON.
 #[derive(Debug, Deserialize, Serialize)]
-struct Made {
-    folders: Vec<String>,
+pub(crate) struct Made {
+    pub(crate) folders: Vec<String>,
     rows: u64,
     events_left_out: u64,
-    known_from_unix_ns: Option<u64>,
+    pub(crate) lost_records: u64,
+    pub(crate) known_from_unix_ns: Option<u64>,
 }
 
 impl Run for Export {
@@ -54,42 +56,56 @@ impl Run for Export {
     const CLEANS_UP: bool = true;
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
-        if let Some(recording) = &session.global.recording {
-            return self.dump(recording, session).await;
-        }
-        let client = session.daemon().await?;
-        let cannot = |source| Failure::Output {
-            what: "no private folder can be made for the recording".into(),
-            source,
-        };
-        let folder = tempfile::Builder::new()
-            .prefix("memscope-")
-            .tempdir()
-            .map_err(cannot)?;
-        let file = folder.path().join("recording");
-        let mut target = Target::open(Some(&file))?;
-        recorded_to(&client, &mut target).await?;
-        target.finish()?;
-        self.dump(&file, session).await
+        let made = files_of(session, self.format, self.pid, &self.output).await?;
+        session.show(&made, text)
     }
 }
 
-impl Export {
-    async fn dump(&self, recording: &Path, session: &Session) -> Result<Exit, Failure> {
-        let format = match self.format {
-            ExportFormat::MsmemscopeCsv => "csv",
-            ExportFormat::MsmemscopeDb => "db",
-        };
-        let mut words: Vec<OsString> = vec!["--replay".into(), recording.into()];
-        words.extend(["--dump", format, "--output"].map(OsString::from));
-        words.push(self.output.clone().into());
-        if let Some(pid) = self.pid {
-            words.extend(["--pid".into(), pid.to_string().into()]);
-        }
-        let made: Made =
-            made_by_memscoped(&words, "not_exported", "write the files", NOT_MADE).await?;
-        session.show(&made, text)
+/// Writes the files of a recording, or of what the live daemon has recorded, into a folder: of all processes, or of one.
+pub(crate) async fn files_of(
+    session: &Session,
+    format: ExportFormat,
+    pid: Option<u32>,
+    output: &Path,
+) -> Result<Made, Failure> {
+    if let Some(recording) = &session.global.recording {
+        return dump(recording, format, pid, output).await;
     }
+    let client = session.daemon().await?;
+    let folder = private_folder()?;
+    let file = folder.path().join("recording");
+    let mut target = Target::open(Some(&file))?;
+    recorded_to(&client, &mut target).await?;
+    target.finish()?;
+    dump(&file, format, pid, output).await
+}
+
+/// A folder that nobody else can read, and that is deleted when it is dropped.
+pub(crate) fn private_folder() -> Result<TempDir, Failure> {
+    let made = tempfile::Builder::new().prefix("memscope-").tempdir();
+    made.map_err(|source| Failure::Output {
+        what: "no private folder can be made for the recording".into(),
+        source,
+    })
+}
+
+async fn dump(
+    recording: &Path,
+    format: ExportFormat,
+    pid: Option<u32>,
+    output: &Path,
+) -> Result<Made, Failure> {
+    let format = match format {
+        ExportFormat::MsmemscopeCsv => "csv",
+        ExportFormat::MsmemscopeDb => "db",
+    };
+    let mut words: Vec<OsString> = vec!["--replay".into(), recording.into()];
+    words.extend(["--dump", format, "--output"].map(OsString::from));
+    words.push(output.into());
+    if let Some(pid) = pid {
+        words.extend(["--pid".into(), pid.to_string().into()]);
+    }
+    made_by_memscoped(&words, "not_exported", "write the files", NOT_MADE).await
 }
 
 fn text(made: &Made) -> String {
@@ -102,6 +118,12 @@ fn text(made: &Made) -> String {
         grouped(made.rows),
         grouped(made.events_left_out)
     ));
+    if made.lost_records > 0 {
+        text.push_str(&format!(
+            "{} records were lost: of what they told there is no row.\n",
+            grouped(made.lost_records)
+        ));
+    }
     if let Some(from) = made.known_from_unix_ns {
         text.push_str(&format!(
             "The older part of the recording is gone: the rows begin at {}, and blocks that came before it have no row \

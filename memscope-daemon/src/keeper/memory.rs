@@ -37,9 +37,13 @@ impl Keeper {
         let memory = shedding.memory.clone();
         for _ in 0..AT_ONCE {
             let taken = self.ledger.bytes();
+            memory.expect_copy(match &self.journal {
+                Some(journal) if !journal.is_writing_checkpoint() => taken,
+                _ => 0,
+            });
             let limit = memory.of_processes();
             // Where something else than the processes takes the room, it is not theirs to give.
-            let is_full = memory.is_full(anonymous()) && taken > limit / 2;
+            let is_full = taken > limit / 2 && memory.is_full();
             let limit = if is_full { limit.min(taken / 2) } else { limit };
             if taken <= limit {
                 return;

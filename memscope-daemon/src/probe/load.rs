@@ -12,7 +12,10 @@ use aya::programs::{RawTracePoint, UProbe};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
-use memscope_common::{DropReason, GlobalConfig, ProcessEntry, PythonEntry, Rule, name, rule_key};
+use memscope_common::{
+    DropReason, GlobalConfig, ProcessEntry, PythonEntry, Rule, Signature, StorageEntry, name,
+    rule_key,
+};
 
 use super::maps::{map_data, map_error};
 use super::pins::{PinError, Pins};
@@ -56,10 +59,14 @@ pub enum Program {
     RegionEntry,
     /// Return of these functions.
     RegionReturn,
+    /// Entry of PyTorch's operators.
+    OperatorEntry,
+    /// Instructions by which PyTorch's operators return.
+    OperatorEnd,
 }
 
 impl Program {
-    const ALL: [Program; 13] = [
+    const ALL: [Program; 15] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
@@ -73,11 +80,19 @@ impl Program {
         Program::NpuWorkspace,
         Program::RegionEntry,
         Program::RegionReturn,
+        Program::OperatorEntry,
+        Program::OperatorEnd,
     ];
 
     /// Whether the program stands at the return of a function.
     pub fn is_return(self) -> bool {
         matches!(self, Program::CallReturn | Program::RegionReturn)
+    }
+
+    /// Whether the program is for multi-uprobe links only: it stands at thousands of places, each of which would take a tenth of a
+    /// second to remove otherwise, and uses what kernels have that have such links.
+    pub fn needs_multi(self) -> bool {
+        matches!(self, Program::OperatorEntry | Program::OperatorEnd)
     }
 
     /// Whether the program's records report each block with the allocator's own totals.
@@ -101,6 +116,8 @@ impl Program {
             Program::NpuWorkspace => "npu_workspace",
             Program::RegionEntry => "region_entry",
             Program::RegionReturn => "region_return",
+            Program::OperatorEntry => "operator_entry",
+            Program::OperatorEnd => "operator_end",
         }
     }
 }
@@ -150,6 +167,18 @@ struct PythonValue(PythonEntry);
 // SAFETY: the type consists of integers without padding, and any bit pattern is valid.
 unsafe impl aya::Pod for PythonValue {}
 
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct SignatureValue(Signature);
+// SAFETY: the type consists of integers without padding, and any bit pattern is valid.
+unsafe impl aya::Pod for SignatureValue {}
+
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct StorageValue(StorageEntry);
+// SAFETY: the type consists of integers without padding, and any bit pattern is valid.
+unsafe impl aya::Pod for StorageValue {}
+
 /// The loaded BPF object with its programs, its maps and the slots of processes.
 pub struct Kernel {
     /// Whether probes may be placed in files for which a user could keep the kernel waiting ([`memscope_site::mounts`]).
@@ -166,6 +195,10 @@ pub struct Kernel {
     python: Array<MapData, PythonValue>,
     /// Layouts of interpreters that the programs know, by index, and the processes that use each.
     pythons: Vec<(PythonEntry, BTreeSet<u32>)>,
+    signatures: Array<MapData, SignatureValue>,
+    /// Signatures of operators that the programs know, with their numbers.
+    known_signatures: BTreeMap<Signature, u16>,
+    storages: BpfHashMap<MapData, u32, StorageValue>,
     tables: Tables,
     rules: Option<Rules>,
     pins: Option<Pins>,
@@ -229,7 +262,7 @@ impl Kernel {
             },
         };
         if method == AttachMethod::Perf {
-            for program in Program::ALL {
+            for program in Program::ALL.into_iter().filter(|one| !one.needs_multi()) {
                 uprobe(&mut bpf, program)?
                     .load()
                     .map_err(|source| ProbeError::Aya {
@@ -286,6 +319,10 @@ impl Kernel {
             Array::try_from(take(name::CONFIG)?).map_err(map_error(name::CONFIG, "opened"))?;
         let python =
             Array::try_from(take(name::PYTHON)?).map_err(map_error(name::PYTHON, "opened"))?;
+        let signatures = Array::try_from(take(name::SIGNATURES)?)
+            .map_err(map_error(name::SIGNATURES, "opened"))?;
+        let storages = BpfHashMap::try_from(take(name::STORAGES)?)
+            .map_err(map_error(name::STORAGES, "opened"))?;
         let rules =
             BpfHashMap::try_from(take(name::RULES)?).map_err(map_error(name::RULES, "opened"))?;
         let mut kernel = Kernel {
@@ -301,6 +338,9 @@ impl Kernel {
             config,
             python,
             pythons: Vec::new(),
+            signatures,
+            known_signatures: BTreeMap::from([(Signature::default(), 0)]),
+            storages,
             tables,
             rules: Some(Rules(rules)),
             next_pin: next_pin(pins.as_ref())?,
@@ -329,6 +369,16 @@ impl Kernel {
                 break;
             }
             self.pythons.push((entry, BTreeSet::new()));
+        }
+        for number in 1..memscope_common::SIGNATURES {
+            let SignatureValue(signature) = self
+                .signatures
+                .get(&number, 0)
+                .map_err(map_error(name::SIGNATURES, "read"))?;
+            if signature == Signature::default() {
+                break;
+            }
+            self.known_signatures.insert(signature, number as u16);
         }
         // Which rules belong to whom is not known any more. They are made again when their addresses are met.
         if let Some(Rules(rules)) = &mut self.rules {
@@ -439,9 +489,44 @@ impl Kernel {
         Ok(at as u32 + 1)
     }
 
+    /// Returns the number by which the cookies of operators refer to this signature. There are a few hundred of them.
+    pub fn signature(&mut self, signature: &Signature) -> Result<u16, ProbeError> {
+        if let Some(known) = self.known_signatures.get(signature) {
+            return Ok(*known);
+        }
+        let number = self.known_signatures.len() as u32;
+        if number >= memscope_common::SIGNATURES {
+            return Err(ProbeError::Full {
+                what: "the signature of another operator",
+                most: memscope_common::SIGNATURES,
+            });
+        }
+        self.signatures
+            .set(number, SignatureValue(*signature), 0)
+            .map_err(map_error(name::SIGNATURES, "set"))?;
+        self.known_signatures.insert(*signature, number as u16);
+        Ok(number as u16)
+    }
+
+    /// Says how the programs find the memory of tensors of a process (by handle).
+    pub fn set_storage(&mut self, process: u32, entry: StorageEntry) -> Result<(), ProbeError> {
+        self.storages
+            .insert(process, StorageValue(entry), 0)
+            .map_err(map_error(name::STORAGES, "changed"))
+    }
+
     /// Removes the programs' entries of all processes except these (by handle). Returns whether code objects were
     /// among them.
     pub fn keep_only(&mut self, processes: &BTreeSet<u32>) -> Result<bool, ProbeError> {
+        let known = self.storages.keys().take(memscope_common::SLOTS as usize);
+        let gone: Vec<u32> = known
+            .flatten()
+            .filter(|process| !processes.contains(process))
+            .collect();
+        for process in gone {
+            // Nobody else removes entries; one that is gone already needs nothing.
+            let _ = self.storages.remove(&process);
+        }
         self.tables.keep_only(processes)
     }
 

@@ -1,4 +1,4 @@
-//! Entries of traced processes in the programs' own tables, by handle: calls in flight, devices of threads, contexts,
+//! Entries of traced processes in the programs' own tables, by handle: calls in flight, operators, devices of threads, contexts,
 //! code objects.
 //!
 //! The programs remove an entry when what it describes ends. Entries that are left when a process is no longer traced
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use aya::Ebpf;
 use aya::maps::{HashMap as BpfHashMap, MapData};
-use memscope_common::{InflightThread, RegionCall, name, process_of_thread};
+use memscope_common::{InflightThread, OperatorCall, RegionCall, name, process_of_thread};
 
 use super::ProbeError;
 use super::maps::map_error;
@@ -25,6 +25,7 @@ pub(super) struct Tables {
     inflight: ByThread<{ size_of::<InflightThread>() }>,
     devices: ByThread<THREAD_DEVICE>,
     regions: ByThread<{ size_of::<RegionCall>() }>,
+    operators: ByThread<{ size_of::<OperatorCall>() }>,
     /// Keys are context and process handle.
     contexts: BpfHashMap<MapData, [u64; 2], i32>,
     /// Keys are process handle and code object.
@@ -47,6 +48,7 @@ impl Tables {
             inflight: open(bpf, name::INFLIGHT)?,
             devices: open(bpf, name::THREAD_DEVICE)?,
             regions: open(bpf, name::REGION_CALLS)?,
+            operators: open(bpf, name::OPERATOR_CALLS)?,
             contexts: open(bpf, name::CONTEXTS)?,
             codes: open(bpf, name::CODES)?,
         })
@@ -58,6 +60,7 @@ impl Tables {
         keep(&mut self.inflight, name::INFLIGHT, processes, thread)?;
         keep(&mut self.devices, name::THREAD_DEVICE, processes, thread)?;
         keep(&mut self.regions, name::REGION_CALLS, processes, thread)?;
+        keep(&mut self.operators, name::OPERATOR_CALLS, processes, thread)?;
         keep(&mut self.contexts, name::CONTEXTS, processes, |key| {
             key[1] as u32
         })?;

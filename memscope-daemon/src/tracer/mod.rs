@@ -10,6 +10,7 @@ mod full;
 mod keep_budget;
 mod kept;
 pub mod nvml;
+mod operators;
 mod outcome;
 mod place;
 mod python;
@@ -149,7 +150,7 @@ pub struct Tracer {
     rules: Vec<Rule>,
     next_rule: u64,
     next_handle: u32,
-    sites: HashMap<(FileIdentity, u64, String), u32>,
+    sites: sites::Sites,
     /// Layouts of PyTorch's allocator that were proven, by library.
     layouts: HashMap<FileIdentity, Layout>,
     /// Layouts of its other structures, which readings use, by library.
@@ -223,7 +224,7 @@ impl Tracer {
                     rules: Vec::new(),
                     next_rule: 1,
                     next_handle: 1,
-                    sites: HashMap::new(),
+                    sites: sites::Sites::default(),
                     layouts: HashMap::new(),
                     structures: HashMap::new(),
                     wake_bytes,
@@ -365,24 +366,24 @@ impl Tracer {
         }
     }
 
-    /// The number of a site. If the site is new, its definition is added to `new`, which must reach the keeper before
+    /// The number of a site in a process of the user. If the site is new, its definition is added to `new`, which must reach the keeper before
     /// the site's probe is live.
     fn site_number(
         &mut self,
         object: &ObjectSites,
         site: &FoundSite,
+        uid: u32,
         new: &mut Vec<DaemonRecord>,
     ) -> Result<u32, ProbeError> {
-        let key = (
+        let function = (
             object.identity.clone(),
             site.function_offset,
             site.row.name.to_owned(),
         );
-        if let Some(number) = self.sites.get(&key) {
-            return Ok(*number);
+        let (number, is_new) = self.sites.number(function, uid)?;
+        if !is_new {
+            return Ok(number);
         }
-        let number = sites::next_site(self.sites.len())?;
-        self.sites.insert(key, number);
         let op = match site.row.purpose {
             Purpose::Call(op) => memscope_log::records::call_op(op),
             _ => None,

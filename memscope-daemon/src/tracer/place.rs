@@ -79,6 +79,7 @@ impl Tracer {
         for object in &resolved.objects {
             self.place_object(pid, object, has_trace)?;
         }
+        self.place_operators(pid)?;
         if let Some(library) = late {
             self.say_regions_missed(pid, library);
         }
@@ -183,6 +184,8 @@ impl Tracer {
         let mut points: BTreeMap<Program, Vec<Point>> = BTreeMap::new();
         let mut new = Vec::new();
         let mut full = None;
+        // What is placed without a process that is known is not a user's doing.
+        let uid = self.traced.get(&pid).map_or(0, |t| t.facts.uids[0]);
         for site in &object.sites {
             let program = match site.row.purpose {
                 Purpose::Call(_) => Program::CallEntry,
@@ -211,7 +214,7 @@ impl Tracer {
             {
                 continue;
             }
-            let number = match self.site_number(object, site, &mut new) {
+            let number = match self.site_number(object, site, uid, &mut new) {
                 Ok(number) => number,
                 Err(error) => {
                     full = Some(error);
@@ -310,7 +313,7 @@ impl Tracer {
         Ok(())
     }
 
-    fn place_points(
+    pub(super) fn place_points(
         &mut self,
         pid: u32,
         program: Program,

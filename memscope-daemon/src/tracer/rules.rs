@@ -98,6 +98,7 @@ mod tests {
                 stacks: StackKinds::PYTHON,
                 step_name: None,
                 launches: false,
+                accesses: false,
             },
             caller: Caller {
                 uid: 0,

@@ -82,13 +82,6 @@ impl Tracer {
     }
 
     fn kept(&self) -> Kept {
-        let mut sites: Vec<(FileIdentity, u64, String, u32)> = self
-            .sites
-            .iter()
-            .map(|((file, offset, name), number)| (file.clone(), *offset, name.clone(), *number))
-            .collect();
-        // The same content is to give the same bytes.
-        sites.sort_by_key(|(_, _, _, number)| *number);
         let mut layouts: Vec<(FileIdentity, Layout)> = self
             .layouts
             .iter()
@@ -105,7 +98,7 @@ impl Tracer {
             next_handle: self.next_handle,
             next_rule: self.next_rule,
             rules: self.rules.clone(),
-            sites,
+            sites: self.sites.all(),
             layouts,
             processes: self.traced.values().map(KeptProcess::of).collect(),
         }

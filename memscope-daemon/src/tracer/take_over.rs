@@ -13,6 +13,7 @@ use memscope_proto::v1::BaselineRead;
 
 use super::attach::{Cause, open_pidfd};
 use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
+use super::sites::Sites;
 use super::{RESCAN, TICK, TraceState, Traced, Tracer};
 use crate::ingest::ring::Ring;
 use crate::keeper::Command;
@@ -56,10 +57,7 @@ impl Tracer {
                 handles.max().unwrap_or(0)
             });
             self.next_handle = next_handle.max(known.unwrap_or(0) + 1);
-            let sites = sites.into_iter();
-            self.sites = sites
-                .map(|(file, offset, name, number)| ((file, offset, name), number))
-                .collect();
+            self.sites = Sites::of_earlier(sites);
         }
         let mut ended = Vec::new();
         let mut unprobed = Vec::new();

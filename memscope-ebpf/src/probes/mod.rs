@@ -4,6 +4,7 @@ mod call;
 mod device;
 mod mark;
 mod npu;
+mod operator;
 mod process;
 mod region;
 mod torch;

@@ -29,11 +29,19 @@ pub enum Scene {
     Npu,
     /// A process with pools that tell of themselves through mstx.
     Pools,
+    /// A program that wastes memory in three functions.
+    Wasteful,
 }
 
 impl Scene {
     /// All that there are.
-    pub const ALL: [Scene; 4] = [Scene::Demo, Scene::OutOfMemory, Scene::Npu, Scene::Pools];
+    pub const ALL: [Scene; 5] = [
+        Scene::Demo,
+        Scene::OutOfMemory,
+        Scene::Npu,
+        Scene::Pools,
+        Scene::Wasteful,
+    ];
 
     /// Its name in the pages.
     pub fn name(self) -> &'static str {
@@ -42,6 +50,7 @@ impl Scene {
             Scene::OutOfMemory => "out_of_memory",
             Scene::Npu => "npu",
             Scene::Pools => "pools",
+            Scene::Wasteful => "wasteful",
         }
     }
 
@@ -81,6 +90,12 @@ impl Scene {
             }
             Scene::OutOfMemory => Actor::Torch(program_of_the_book("training.py")),
             Scene::Npu => Actor::Text(npu(&[])),
+            Scene::Wasteful => {
+                let command = sim().python("accesses/wasteful.py");
+                let mut program = Program::start("wasteful.py", command);
+                program.hear();
+                Actor::Text(program)
+            }
             Scene::Pools => {
                 let command = Process::new(executable("mstx_memory.c", Library::Acl));
                 let mut program = Program::start("the process with pools", command);
@@ -183,6 +198,11 @@ impl Running {
                     self.calls();
                 }
             }
+            Scene::Wasteful => {
+                if !std::mem::replace(&mut self.asked, true) {
+                    self.actor.program().ask("go");
+                }
+            }
         }
     }
 
@@ -190,6 +210,11 @@ impl Running {
         let level = match self.scene {
             Scene::Demo | Scene::OutOfMemory => "trace",
             Scene::Npu | Scene::Pools => "segments",
+            Scene::Wasteful => {
+                let pid = self.actor.program().pid_text();
+                self.daemon.json(&["attach", "--pid", &pid, "--accesses"]);
+                return;
+            }
         };
         if let Actor::Torch(torch) = &mut self.actor {
             torch.ask("steps 3");

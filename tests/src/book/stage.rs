@@ -167,6 +167,12 @@ impl Stage {
                     until(SHORT, "a snapshot is kept", || (!none(self)).then_some(()));
                 }
             }
+            ["inefficient", "--pid", ..] => {
+                self.daemon.detach(self.torch.pid());
+                let attach = ["attach", "--pid", &ours, "--accesses"];
+                self.daemon.json(&attach);
+                self.torch.ask("steps 10");
+            }
             ["attach", "--comm" | "--cgroup" | "--all", ..] => self.need_others(),
             ["detach", "--rule", ..] => {
                 self.need_others();

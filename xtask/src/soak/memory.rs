@@ -112,6 +112,12 @@ impl Memory {
         (middle, last, last * 100 <= middle * (100 + LEVEL_PERCENT))
     }
 
+    /// The most anonymous memory at a time, in bytes.
+    pub fn most_bytes(&self) -> u64 {
+        let kib = self.looks.iter().map(|look| look.2).max();
+        kib.unwrap_or(0) << 10
+    }
+
     /// Ten parts of the time, as a table in Markdown.
     pub fn table(&self) -> String {
         let mut text = "| until, s | resident, middle, MiB | resident, most, MiB | anonymous, most, MiB |\n|---|---|---|---|\n".to_owned();

@@ -229,6 +229,9 @@ fn hard_load(
     if moments.equal() == 0 {
         bail!("the last moment of the long-lived process was not answered");
     }
+    let limit = patient(&["status"])?["memory"]["limit_bytes"]
+        .as_u64()
+        .context("status says no limit of memory")?;
     patient(&["detach", "--all"])?;
     leftovers::traces_nothing(&daemon)?;
     let after = Held::again(daemon.pid(), &pins, &before)?;
@@ -254,6 +257,13 @@ fn hard_load(
     }
     if moments.wrong() > 0 {
         bail!("the last moment of the long-lived process is wrong");
+    }
+    if memory.most_bytes() > limit {
+        bail!(
+            "the daemon took {} MiB of anonymous memory, more than its budget of {} MiB",
+            memory.most_bytes() >> 20,
+            limit >> 20
+        );
     }
     if options.minutes >= JUDGED_FROM && options.most.is_none() && !is_level {
         bail!("the daemon's memory grows");

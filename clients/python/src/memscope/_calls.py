@@ -32,6 +32,7 @@ class Calls(Connection):
         stack_sample_bytes: int | None = None,
         step_name: str | None = None,
         launches: bool | None = None,
+        accesses: bool | None = None,
         timeout: float | None = 30.0,
     ) -> v1.AttachResponse:
         """Starts to trace processes; returns once the probes of those that run already are live.
@@ -47,6 +48,7 @@ class Calls(Connection):
         * stack_sample_bytes: A stack is taken of one allocation in so many bytes, a power of two up to 2^31: an allocation of a share of that is taken with that probability. 0 and 1: of every allocation.
         * step_name: Marks with this name tell where a step ends; `*` stands for any text. Empty: what is found by itself.
         * launches: Kernel launches are counted: a trap for each.
+        * accesses: It is followed which operators of PyTorch use which blocks: two traps for each operator.
         """
         return self._ask(
             self._memscope.Attach,
@@ -63,6 +65,7 @@ class Calls(Connection):
                 "stack_sample_bytes": stack_sample_bytes,
                 "step_name": step_name,
                 "launches": launches,
+                "accesses": accesses,
             },
             timeout,
         )

@@ -4,7 +4,8 @@ use crate::attr::Attr;
 use crate::row::{Device, Row, hex};
 use memscope_ledger::RegionBook;
 use memscope_ledger::event::{Event, ProcessHandle, StackRef};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 /// Function that returns the text of a stack for the column of Python stacks: one frame on each line, the innermost
 /// first. `None` if the stack has no frames.
@@ -59,6 +60,17 @@ pub(super) struct Half {
     pub(super) row: Option<Row>,
 }
 
+/// The operator that a thread is in.
+#[derive(Debug)]
+pub(super) struct Touching {
+    pub(super) name: Arc<str>,
+    /// The last allocation before it began. What it returns is new only if it came later: some operators return what they were
+    /// given, and their schemas do not say so.
+    pub(super) since: u64,
+    /// Numbers of the allocations whose rows are written, and whether the rows say that they were written to.
+    pub(super) told: HashSet<(u64, bool)>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct SceneProcess {
     pub(super) pid: Option<u32>,
@@ -71,6 +83,8 @@ pub(super) struct SceneProcess {
     pub(super) sums: BTreeMap<Option<i32>, Sums>,
     pub(super) halves: HashMap<u32, Half>,
     pub(super) launches: u64,
+    /// What the operator that each thread is in has touched.
+    pub(super) operators: HashMap<u32, Touching>,
     pub(super) pools: Pools,
 }
 

@@ -93,16 +93,58 @@ def pool_of(row):
     return None
 
 
-def inefficient(file, mem_size, kinds, idle_threshold):
+def inefficient(file, mem_size, kinds, idle_threshold, since_start):
     rows = read(file)
-    answer = []
+    answer, peaks, all_accesses = [], [], 0
     for pid, pool in sorted({(r["Process Id"], pool_of(r)) for r in rows if pool_of(r)}):
-        mine = [r for r in rows if r["Process Id"] == pid and pool_of(r) == pool]
-        for block in blocks_of(by_id(mine), idle_threshold):
+        mine = by_id([r for r in rows if r["Process Id"] == pid and pool_of(r) == pool])
+        if since_start:
+            starts = [r["id"] for r in rows if r["Event Type"] == "START_TRACE" and r["Process Id"] == pid]
+            mine = [r for r in mine if r["id"] >= max(starts, default=0)]
+            all_accesses += sum(r["Event"] == "ACCESS" for r in mine)
+        blocks = blocks_of(mine, idle_threshold, since_start)
+        for block in blocks:
             found = [kind for kind in block["found"] if kind in kinds]
             if found and block["size"] >= mem_size:
-                answer.append([block["malloc"]["place"], block["malloc"]["id"], pool, found])
-    return sorted(answer)
+                answer.append([block["malloc"]["place"], block["malloc"]["id"], pool, found, unused(block, idle_threshold)])
+        for device in {block["device"] for block in blocks}:
+            here = [block for block in blocks if block["device"] == device]
+            peak = highest(len(mine), [(b["size"], b["events"][0][3], b["end"]) for b in here])
+            without = highest(len(mine), [(b["size"], *needed(b)) for b in here])
+            peaks.append([pid, device, pool, peak, without])
+    if not since_start:
+        all_accesses = sum(r["Event"] == "ACCESS" and pool_of(r) is not None for r in rows)
+    return [sorted(answer), sorted(peaks), all_accesses]
+
+
+def unused(block, threshold):
+    events = block["events"]
+    first, accesses = events[0], [e for e in events if e[0] == "ACCESS"]
+    total = 0
+    if "early_allocation" in block["found"]:
+        total += next(e for e in accesses if e[1] != first[1])[2] - first[2]
+    if "late_deallocation" in block["found"]:
+        total += events[-1][2] - events[-2][2]
+    for (_, before, then, _), (_, api, now, _) in zip(accesses, accesses[1:]):
+        if api - before > threshold:
+            total += now - then
+    return total
+
+
+def needed(block):
+    """From where to where among the rows a block would be there, if it came with its first use and went after its last."""
+    accesses = [e for e in block["events"] if e[0] == "ACCESS"]
+    start, end = block["events"][0][3], block["end"]
+    if "early_allocation" in block["found"]:
+        start = next(e for e in accesses if e[1] != block["events"][0][1])[3]
+    if "late_deallocation" in block["found"]:
+        end = max(start, accesses[-1][3] + 1)
+    return start, end
+
+
+def highest(rows, blocks):
+    levels = [sum(size for size, start, end in blocks if start <= row < end) for row in range(rows)]
+    return max(levels, default=0)
 
 
 def number_of(row):
@@ -110,7 +152,7 @@ def number_of(row):
     return int(found.group(1)) if found else None
 
 
-def blocks_of(rows, threshold):
+def blocks_of(rows, threshold, since_start):
     api, last_malloc, last_free = 0, None, None
     opened, pending = False, []
     live, ended, latest = [], [], {}
@@ -137,8 +179,8 @@ def blocks_of(rows, threshold):
             return block if block["at"] == at else None
         return block if at + size(row) <= block["at"] + block["size"] else None
 
-    for row in rows:
-        event = row["Event"]
+    for place, row in enumerate(rows):
+        event, time = row["Event"], int(row["Timestamp(ns)"])
         if event == "OP_LAUNCH":
             if row["Event Type"].endswith("START"):
                 opened, api = True, api + 1
@@ -157,7 +199,8 @@ def blocks_of(rows, threshold):
                 "device": row["Device Id"],
                 "at": int(row["Ptr"], 16),
                 "size": size(row),
-                "events": [("MALLOC", api)],
+                "events": [("MALLOC", api, time, place)],
+                "end": len(rows),
                 "found": [],
             }
             for other in list(live):
@@ -167,6 +210,7 @@ def blocks_of(rows, threshold):
                 if same_number or (both_without and same_place):
                     live.remove(other)
                     ended.append(other)
+                    other["end"] = place
             live.append(block)
             latest[block["device"], block["at"]] = block
             continue
@@ -174,20 +218,22 @@ def blocks_of(rows, threshold):
         if block is None:
             continue
         events = block["events"]
-        events.append((event, api))
+        events.append((event, api, time, place))
         born = events[0][1]
-        (before, before_api) = events[-2]
+        (before, before_api, _, _) = events[-2]
         if event == "ACCESS":
             if before == "ACCESS" and api - before_api > threshold:
                 note(block, "temporary_idleness")
-            firsts = [a for (e, a) in events if e == "ACCESS" and a != born]
-            if firsts and last_free is not None and born < last_free < firsts[0]:
+            firsts = [a for (e, a, _, _) in events if e == "ACCESS" and a != born]
+            known = not (since_start and "shadow:true" in block["malloc"]["Attr"])
+            if known and firsts and last_free is not None and born < last_free < firsts[0]:
                 note(block, "early_allocation")
         else:
             if before == "ACCESS" and before_api != api and last_malloc is not None and before_api < last_malloc < api:
                 note(block, "late_deallocation")
             live.remove(block)
             ended.append(block)
+            block["end"] = place
     return ended + live
 
 

@@ -267,6 +267,13 @@ impl Journal {
         (segment - SEGMENT_HEADER - BATCH_HEADER).min(BATCH_MOST)
     }
 
+    /// Whether a copy of the state exists while another thread writes it down as a checkpoint.
+    pub fn is_writing_checkpoint(&self) -> bool {
+        self.writing
+            .as_ref()
+            .is_some_and(|writing| !writing.is_finished())
+    }
+
     /// Set if there was no room for the last checkpoint: how large the journal should be.
     pub fn too_small(&self) -> Option<TooSmall> {
         self.too_small

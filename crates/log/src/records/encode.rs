@@ -58,7 +58,11 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         Body::Launches { count } => DaemonRecord::Launches(Launches { count: *count }),
         Body::Shed(shed) => DaemonRecord::Shed(*shed),
         Body::Finding(finding) => DaemonRecord::Finding((**finding).clone()),
-        Body::Forked { .. } | Body::Held(_) | Body::CodeDied { .. } | Body::Trace(_) => {
+        Body::Forked { .. }
+        | Body::Held(_)
+        | Body::CodeDied { .. }
+        | Body::Trace(_)
+        | Body::Operator(_) => {
             return Ok(None);
         }
     };

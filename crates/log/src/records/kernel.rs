@@ -11,17 +11,19 @@ use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
     CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, FRAME_ENTRY,
     KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS,
-    KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REGION, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
-    KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
-    MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
-    ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY,
-    STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED,
-    STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK,
-    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
+    KIND_MARK, KIND_OOM, KIND_OPERATOR, KIND_PROCESS, KIND_REGION, KIND_REPORT, KIND_STACK,
+    KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END,
+    MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OPERATOR_BEGIN, OPERATOR_END,
+    OPERATOR_GIVEN, OPERATOR_RETURNED, OomRecord, Op, OperatorRecord, PROCESS_EXEC, PROCESS_EXIT,
+    PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS,
+    STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
+    STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord,
+    StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE,
+    TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
-    Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
-    StackRef, StackSeen, TraceAction, Workspace,
+    Body, Call, CallOp, Mark, MarkKind, MarkSource, Operator, OperatorPart, PoolOom, PoolReport,
+    PoolTrace, ProcessHandle, StackRef, StackSeen, Touched, TraceAction, Workspace,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -61,6 +63,7 @@ pub(crate) fn decode<'s>(
         KIND_CODE => code_died(header, Bytes(record))?,
         KIND_LAUNCHES_SO_FAR => launches(header, &read(header, record)?),
         KIND_MARK => mark(header, &read(header, record)?),
+        KIND_OPERATOR => operator(header, &read(header, record)?, site),
         KIND_MAPPINGS => {
             read::<MappingsRecord>(header, record)?;
             Said::Notice(What::MappingsChanged)
@@ -76,6 +79,39 @@ fn launches(header: &Header, record: &LaunchesRecord) -> Said {
     Said::Event(Body::Launches {
         count: record.count,
     })
+}
+
+fn operator<'s>(
+    header: &Header,
+    record: &OperatorRecord,
+    site: impl FnOnce(u32) -> Option<&'s Site>,
+) -> Said {
+    if header.process == 0 {
+        return Said::Skip(Skipped::NoProcess);
+    }
+    let part = match record.what {
+        OPERATOR_BEGIN => OperatorPart::Begin,
+        OPERATOR_GIVEN => OperatorPart::Given,
+        OPERATOR_RETURNED => OperatorPart::Returned,
+        OPERATOR_END => OperatorPart::End,
+        other => return Said::Skip(Skipped::UnknownOp(other)),
+    };
+    let Some(site) = site(record.site) else {
+        return Said::Skip(Skipped::UnknownSite(record.site));
+    };
+    let told = record.storages.iter().take(usize::from(record.count));
+    Said::Event(Body::Operator(Box::new(Operator {
+        name: Arc::clone(&site.function),
+        part,
+        memory: (0..)
+            .zip(told)
+            .map(|(bit, ptr)| Touched {
+                ptr: *ptr,
+                writes: record.writes >> bit & 1 == 1,
+            })
+            .collect(),
+        unknown: record.untold,
+    })))
 }
 
 fn call<'s>(

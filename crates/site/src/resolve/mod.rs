@@ -2,9 +2,11 @@
 
 mod answer;
 mod found;
+mod operators;
 
 pub use answer::at_level;
 pub use found::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved};
+pub use operators::ProcessOperators;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use crate::elf::{Budget, Elf, ElfError, Whole};
 use crate::file_sites::{self, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject};
+use crate::operators::Operators;
 use crate::place::{Emulation, Machine};
 use crate::process;
 
@@ -35,6 +38,8 @@ pub struct Resolver {
     user_mounts: bool,
     cache: HashMap<FileIdentity, CachedSites>,
     round: u64,
+    /// Operators of the libraries that were searched for them last.
+    operators: Vec<(FileIdentity, Arc<Operators>)>,
 }
 
 #[derive(Debug)]
@@ -72,6 +77,7 @@ impl Resolver {
             user_mounts: false,
             cache: HashMap::new(),
             round: 0,
+            operators: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Arguments of the commands for msMemScope's files.
 
 use crate::units::parse_bytes;
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use std::path::PathBuf;
 
 /// Show what leaked between three marks in a dump of msMemScope's.
@@ -32,23 +32,32 @@ pub(crate) struct CheckLeaks {
     pub(crate) exit_code: bool,
 }
 
-/// Show blocks in a dump of msMemScope's that came too early, went too late or lay idle.
+/// Show blocks that came too early, went too late or lay idle, and what the peak would be without them.
+///
+/// Of a process that was attached with --accesses, of a recording of it (--recording), or of a dump of msMemScope's
+/// that was collected with accesses (--events alloc,free,access,launch).
 ///
 /// Time is counted in operators here (outside of any, each event counts). early_allocation: another
 /// block was freed between its allocation and its first use. late_deallocation: another was allocated
 /// between its last use and its free. temporary_idleness: more than --idle-threshold operators lie between
-/// two uses. The dump must have been collected with accesses (--events alloc,free,access,launch).
+/// two uses. An operator that another one calls counts as a part of that one.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("of").required(true).args(["file", "pid"])))]
 #[command(after_help = "Examples:
+  memscope-ctl attach 4242 --accesses                 and some steps later:
+  sudo memscope-ctl inefficient --pid 4242
   memscope-ctl inefficient memscope_dump_20251120.csv --min-size 1MiB
   memscope-ctl inefficient dump.db --type early_allocation,late_deallocation
   memscope-ctl inefficient dump.csv -o marked.csv     the dump with inefficient_type in Attr
 
-Exit codes: 0 done; 1 the file cannot be read or written.")]
+Exit codes: 0 done; 1 the file cannot be read or written, or no access was recorded of the process.")]
 pub(crate) struct Inefficient {
     /// A dump: memscope_dump_*.csv or .db.
     #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    pub(crate) file: Option<PathBuf>,
+    /// This process, since it was attached last, as far as the journal reaches back. For root.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
     /// Only blocks of at least so many bytes.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     pub(crate) min_size: u64,
@@ -60,7 +69,7 @@ pub(crate) struct Inefficient {
     pub(crate) idle_threshold: u64,
     /// Also write the dump anew, with what was found in its rows' Attr; SQLite where it ends in .db. It may be the
     /// same file.
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT", conflicts_with = "pid")]
     pub(crate) output: Option<PathBuf>,
     /// Show so many blocks, 0 for all.
     #[arg(long, value_name = "N", default_value_t = 20)]

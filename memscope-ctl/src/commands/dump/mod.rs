@@ -1,10 +1,11 @@
-//! `check-leaks`, `inefficient`, `compare` and `import`: work on msMemScope's files, without a running daemon.
+//! `check-leaks`, `inefficient`, `compare` and `import`: work on msMemScope's files. Only `inefficient` also asks a running daemon.
 
 mod args;
 mod table;
 
 pub(crate) use args::{CheckLeaks, Compare, Import, Inefficient};
 
+use super::export::{self, ExportFormat, Made};
 use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::file::Target;
@@ -14,12 +15,12 @@ use crate::session::Session;
 use crate::signals::interrupted;
 use args::{CompareLevel, InefficientType};
 use memscope_dump::compare::{self, CompareError, Level, Side};
-use memscope_dump::inefficient::{self, Kind, Question};
+use memscope_dump::inefficient::{self, Kind, Question, Report};
 use memscope_dump::leaks::{self, LeaksError};
 use memscope_dump::{DumpError, Format, Reader, Writer};
 use std::error::Error;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Time limit for an alignment, the same as msMemScope's.
@@ -86,7 +87,19 @@ fn kind(kind: InefficientType) -> Kind {
 }
 
 impl Run for Inefficient {
-    const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
+    /// The private folder with the recording must be deleted.
+    const CLEANS_UP: bool = true;
+
+    fn check(&self, session: &Session) -> Result<(), Failure> {
+        let from_both = self.file.is_some() && session.global.recording.is_some();
+        let Some((what, hint)) = NO_RECORDING.filter(|_| from_both) else {
+            return Ok(());
+        };
+        Err(Failure::Usage {
+            what: what.to_owned(),
+            hint: hint.to_owned(),
+        })
+    }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let mut question = Question {
@@ -97,22 +110,85 @@ impl Run for Inefficient {
         if !self.types.is_empty() {
             question.kinds = self.types.iter().copied().map(kind).collect();
         }
-        let rows = Reader::open(&self.file).map_err(no_dump)?;
-        let findings = inefficient::inefficient(&self.file, rows, &question).map_err(no_dump)?;
-        if let Some(out) = &self.output {
+        let (report, made) = match (&self.file, self.pid) {
+            (Some(file), _) => {
+                let rows = Reader::open(file).map_err(no_dump)?;
+                let report = inefficient::inefficient(file, rows, &question).map_err(no_dump)?;
+                (report, None)
+            }
+            (None, pid) => {
+                question.since_start = true;
+                if let (Some(pid), None) = (pid, &session.global.recording) {
+                    // A process that is not traced is refused as everywhere.
+                    session.daemon().await?.stats(pid).await?;
+                }
+                let folder = export::private_folder()?;
+                let format = ExportFormat::MsmemscopeCsv;
+                let made = export::files_of(session, format, pid, folder.path()).await?;
+                let report = of_folders(&made, folder.path(), &question).map_err(no_dump)?;
+                (report, Some(made))
+            }
+        };
+        if let (Some(pid), 0) = (self.pid, report.accesses) {
+            return Err(Failure::Refused {
+                exit: Exit::Failed,
+                code: "no_accesses".to_owned(),
+                what: format!("no access to a block by an operator of process {pid} is recorded"),
+                hint: Some(format!(
+                    "attach it so that they are followed (memscope-ctl detach {pid}; memscope-ctl attach {pid} --accesses), and ask \
+                     again when it has worked for a while; memscope-ctl stats {pid} says what could not be seen"
+                )),
+            });
+        }
+        if let (Some(file), Some(out)) = (&self.file, &self.output) {
             // Signals are awaited here, because a killed program would leave a half-written file beside the output.
-            let write = write_marked(&self.file, out, &findings);
+            let write = write_marked(file, out, &report.findings);
             tokio::select! {
                 biased;
                 () = interrupted() => return Ok(Exit::Failed),
                 result = write => result.map_err(no_dump)?,
             }
         }
-        session.show(&table::findings_document(self, &findings), |_| {
-            table::findings(self, &findings)
-        })?;
+        session.show(
+            &table::findings_document(self, &report, made.as_ref()),
+            |_| table::findings(self, &report, made.as_ref()),
+        )?;
         Ok(Exit::Done)
     }
+}
+
+/// What is inefficient in the files of all devices of a process.
+fn of_folders(made: &Made, folder: &Path, question: &Question) -> Result<Report, DumpError> {
+    let files = made
+        .folders
+        .iter()
+        .flat_map(|one| dumps_below(Path::new(one)));
+    let mut readers = Vec::new();
+    for file in files {
+        readers.push(Reader::open(&file)?);
+    }
+    inefficient::inefficient(folder, readers.into_iter().flatten(), question)
+}
+
+/// The dumps in a folder and the folders in it.
+fn dumps_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(dumps_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "csv")
+            && entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("memscope_dump")
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Number of rows that are written between two checks for a signal.

@@ -169,6 +169,38 @@ MARK_SOURCE_OUTSIDE: MarkSource.ValueType  # 6
 """Somebody outside the program."""
 Global___MarkSource: _TypeAlias = MarkSource  # noqa: Y015
 
+class _OperatorPart:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OperatorPartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperatorPart.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OPERATOR_PART_UNSPECIFIED: _OperatorPart.ValueType  # 0
+    """Not said."""
+    OPERATOR_PART_BEGIN: _OperatorPart.ValueType  # 1
+    """The thread has entered an operator that no other one has called."""
+    OPERATOR_PART_GIVEN: _OperatorPart.ValueType  # 2
+    """The operator, or one that it has called, is given this memory."""
+    OPERATOR_PART_RETURNED: _OperatorPart.ValueType  # 3
+    """An operator that another one has called returns this memory, which is new."""
+    OPERATOR_PART_END: _OperatorPart.ValueType  # 4
+    """The thread has left the operator that began. It returns this memory, which is new."""
+
+class OperatorPart(_OperatorPart, metaclass=_OperatorPartEnumTypeWrapper):
+    """A part of an operator's work."""
+
+OPERATOR_PART_UNSPECIFIED: OperatorPart.ValueType  # 0
+"""Not said."""
+OPERATOR_PART_BEGIN: OperatorPart.ValueType  # 1
+"""The thread has entered an operator that no other one has called."""
+OPERATOR_PART_GIVEN: OperatorPart.ValueType  # 2
+"""The operator, or one that it has called, is given this memory."""
+OPERATOR_PART_RETURNED: OperatorPart.ValueType  # 3
+"""An operator that another one has called returns this memory, which is new."""
+OPERATOR_PART_END: OperatorPart.ValueType  # 4
+"""The thread has left the operator that began. It returns this memory, which is new."""
+Global___OperatorPart: _TypeAlias = OperatorPart  # noqa: Y015
+
 class _RegionChange:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -704,6 +736,68 @@ class Launches(_message.Message):
 Global___Launches: _TypeAlias = Launches  # noqa: Y015
 
 @_typing.final
+class Touched(_message.Message):
+    """Memory of a tensor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    WRITES_FIELD_NUMBER: _builtins.int
+    address: _builtins.int
+    """Where it begins."""
+    writes: _builtins.bool
+    """Whether the operator may write to it."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.int = ...,
+        writes: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "writes", b"writes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Touched: _TypeAlias = Touched  # noqa: Y015
+
+@_typing.final
+class Operator(_message.Message):
+    """An operator of the framework begins, ends, or is told to use memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name with the overload, as PyTorch writes it: `add.Tensor`."""
+    part: Global___OperatorPart.ValueType
+    """The part of its work."""
+    unknown: _builtins.int
+    """Tensors of which the memory is not known."""
+    @_builtins.property
+    def memory(self) -> _containers.RepeatedCompositeFieldContainer[Global___Touched]:
+        """Memory of a device that belongs to its tensors."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        part: Global___OperatorPart.ValueType = ...,
+        memory: _abc.Iterable[Global___Touched] | None = ...,
+        unknown: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "name", b"name", "part", b"part", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Operator: _TypeAlias = Operator  # noqa: Y015
+
+@_typing.final
 class Call(_message.Message):
     """A runtime or driver call returned."""
 
@@ -1097,6 +1191,7 @@ class Event(_message.Message):
     WORKSPACE_FIELD_NUMBER: _builtins.int
     DOMAIN_FIELD_NUMBER: _builtins.int
     REGION_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
     time_boot_ns: _builtins.int
     """When, boot-time nanoseconds."""
     time_unix_ns: _builtins.int
@@ -1235,6 +1330,10 @@ class Event(_message.Message):
     def region(self) -> Global___Region:
         """Memory of a pool that tells of itself through mstx."""
 
+    @_builtins.property
+    def operator(self) -> Global___Operator:
+        """An operator of the framework begins, ends, or uses memory."""
+
     def __init__(
         self,
         *,
@@ -1277,10 +1376,11 @@ class Event(_message.Message):
         workspace: Global___Workspace | None = ...,
         domain: Global___Domain | None = ...,
         region: Global___Region | None = ...,
+        operator: Global___Operator | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__no_stack: _TypeAlias = _typing.Literal["no_stack"]  # noqa: Y015
     _WhichOneofArgType__no_stack: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack"]  # noqa: Y015
@@ -1290,7 +1390,7 @@ class Event(_message.Message):
     _WhichOneofArgType__stack_id: _TypeAlias = _typing.Literal["_stack_id", b"_stack_id"]  # noqa: Y015
     _WhichOneofReturnType__time_unix_ns: _TypeAlias = _typing.Literal["time_unix_ns"]  # noqa: Y015
     _WhichOneofArgType__time_unix_ns: _TypeAlias = _typing.Literal["_time_unix_ns", b"_time_unix_ns"]  # noqa: Y015
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region", "operator"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__no_stack) -> _WhichOneofReturnType__no_stack | None: ...

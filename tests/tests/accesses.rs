@@ -1,0 +1,194 @@
+//! Which operators use which blocks, against what PyTorch's own dispatcher says in the same process.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use memscope_tests::{Asking, Daemon, Device, Program, sim_of};
+use serde_json::Value;
+
+/// Name of the operator that the workload calls between two statements.
+const FENCE: &str = "aten::bitwise_left_shift.Tensor_Scalar";
+
+/// Reads the dumps of all devices below a folder, and prints event, type, name and address of their rows in the order of their numbers.
+const READ: &str = r#"
+import csv, json, pathlib, sys
+csv.field_size_limit(1 << 30)
+rows = []
+for path in pathlib.Path(sys.argv[1]).rglob("memscope_dump*.csv"):
+    with open(path, newline="") as lines:
+        rows += csv.DictReader(lines)
+rows.sort(key=lambda row: int(row["ID"]))
+print(json.dumps([[row[name] for name in ("Event", "Event Type", "Name", "Ptr")] for row in rows]))
+"#;
+
+/// Event, type, name and address of a row.
+type Row = [String; 4];
+
+/// All rows of a process, as the dumps of its devices have them, in the order of their numbers.
+fn rows(daemon: &Daemon, pid: &str, folder: &Path) -> Vec<Row> {
+    let output = folder.to_str().unwrap();
+    let format = ["--format", "msmemscope-csv", "-o", output, "--pid", pid];
+    let made = daemon.json(&[&["export"], &format[..]].concat());
+    assert_eq!(made["lost_records"], 0, "{made}");
+    let mut python = std::process::Command::new("python3");
+    let read = python.args(["-I", "-c", READ, output]).output().unwrap();
+    assert!(read.status.success(), "{read:?}");
+    let rows: Value = serde_json::from_slice(&read.stdout).unwrap();
+    let text = |cell: &Value| cell.as_str().unwrap().to_owned();
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| [0, 1, 2, 3].map(|cell| text(&row[cell])))
+        .collect()
+}
+
+/// What the rows between each two fences say: addresses, and whether they are read or written.
+fn statements(rows: &[Row]) -> Vec<BTreeSet<(u64, String)>> {
+    let mut all: Vec<BTreeSet<(u64, String)>> = Vec::new();
+    for [event, kind, name, address] in rows {
+        match (event.as_str(), kind.as_str()) {
+            ("OP_LAUNCH", "ATEN_START") if name == FENCE => all.push(BTreeSet::new()),
+            ("ACCESS", kind) => {
+                let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
+                if let Some(last) = all.last_mut() {
+                    last.insert((address.unwrap(), kind.to_owned()));
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn scripted(device: Device, seed: u64, count: usize) {
+    let daemon = Daemon::start();
+    let mut command = sim_of(device).python("accesses/scripted.py");
+    command.args([seed.to_string(), count.to_string()]);
+    let mut program = Program::start("scripted.py", command);
+    program.hear();
+    let pid = program.pid_text();
+    daemon.json(&["attach", "--pid", &pid, "--accesses"]);
+    let told = program.ask("go");
+    let folder = tempfile::tempdir().unwrap();
+    let rows = rows(&daemon, &pid, folder.path());
+    let seen = statements(&rows);
+    let told = told["told"].as_array().unwrap();
+    assert_eq!(told.len(), count);
+    // Behind the last statement there is one more fence.
+    assert_eq!(seen.len(), count + 1);
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for (number, (told, seen)) in told.iter().zip(&seen).enumerate() {
+        let held: BTreeSet<u64> = addresses(&told["held"]);
+        let expected: BTreeSet<(u64, String)> = told["touched"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| {
+                (
+                    one[0].as_u64().unwrap(),
+                    one[1].as_str().unwrap().to_owned(),
+                )
+            })
+            .collect();
+        let seen: BTreeSet<(u64, String)> = seen
+            .iter()
+            .filter(|(address, _)| held.contains(address))
+            .cloned()
+            .collect();
+        compared += expected.len();
+        if seen != expected {
+            let said = &told["statement"];
+            wrong.push(format!(
+                "{number} (statement {said}): {seen:x?}, PyTorch {expected:x?}"
+            ));
+        }
+    }
+    assert!(compared > count, "{compared}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Each beginning has its end.
+    let number = |kind: &str| rows.iter().filter(|row| row[1] == kind).count();
+    assert_eq!(number("ATEN_START"), number("ATEN_END"));
+    program.finish();
+}
+
+fn addresses(value: &Value) -> BTreeSet<u64> {
+    let all = value.as_array().unwrap().iter();
+    all.map(|one| one.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn what_operators_touch_is_what_the_dispatcher_says() {
+    scripted(Device::Cuda, 1, 200);
+    scripted(Device::Cuda, 2, 200);
+}
+
+/// Number of blocks, their bytes, and what is wrong with them, by the function of the workload that allocated them.
+fn by_function(answer: &Value) -> Vec<(String, String, u64, u64)> {
+    let mut found: Vec<(String, String, u64, u64)> = Vec::new();
+    for block in answer["blocks"].as_array().unwrap() {
+        let stack = block["stack"].as_array().unwrap();
+        let frames: Vec<&str> = stack.iter().map(|one| one.as_str().unwrap()).collect();
+        let function = frames[1].rsplit(": ").next().unwrap().to_owned();
+        let types = block["types"].to_string();
+        let size = block["size_bytes"].as_u64().unwrap();
+        assert!(block["unused_ns"].as_u64().unwrap() > 0, "{block}");
+        match found
+            .iter_mut()
+            .find(|one| (&one.0, &one.1) == (&function, &types))
+        {
+            Some(one) => (one.2, one.3) = (one.2 + 1, one.3 + size),
+            None => found.push((function, types, 1, size)),
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn what_is_wasted_is_told_by_the_line_and_what_the_peak_would_be() {
+    let daemon = Daemon::start();
+    let command = sim_of(Device::Cuda).python("accesses/wasteful.py");
+    let mut program = Program::start("wasteful.py", command);
+    program.hear();
+    let pid = program.pid_text();
+    let ask = ["inefficient", "--pid", &pid, "--idle-threshold", "20"];
+
+    // Without accesses nothing is said, and not that nothing is inefficient.
+    daemon.json(&["attach", "--pid", &pid]);
+    program.ask("go");
+    daemon.ctl(&ask).refused(1, &["no access", "--accesses"]);
+    daemon.json(&["detach", "--pid", &pid]);
+
+    daemon.json(&["attach", "--pid", &pid, "--accesses"]);
+    program.ask("go");
+    let answer = daemon.json(&ask);
+    const MIB: u64 = 1 << 20;
+    let row = |function: &str, kind: &str, mib: u64| {
+        let types = format!("[\"{kind}\"]");
+        (function.to_owned(), types, 5, 5 * mib * MIB)
+    };
+    let expected = [
+        row("early", "early_allocation", 64),
+        row("idle", "temporary_idleness", 16),
+        row("late", "late_deallocation", 32),
+    ];
+    assert_eq!(by_function(&answer), expected);
+    assert_eq!(answer["lost_records"], 0);
+    // In `late` two blocks of 32 and 64 MiB are held beside the small one; one of them would do.
+    let peak = &answer["peaks"][0];
+    assert_eq!(peak["peak_bytes"], 97 * MIB, "{peak}");
+    assert_eq!(peak["without_bytes"], 65 * MIB, "{peak}");
+    let said = daemon.ctl(&ask);
+    let text = said.text();
+    assert!(text.contains("wasteful.py:28 (late)"), "{text}");
+    assert!(text.contains("97.00 MiB"), "{text}");
+    assert!(text.contains("65.00 MiB"), "{text}");
+
+    // The same of a recording.
+    let recording = daemon.recording();
+    let recording = ["--json", "--recording", recording.to_str().unwrap()];
+    let of_recording = Asking::new([&recording[..], &ask].concat()).ask().json();
+    assert_eq!(of_recording["blocks"], answer["blocks"]);
+    program.finish();
+}

@@ -32,6 +32,12 @@ pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
 /// Reads how much of the processes an attach wants to watch.
 pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOptions, Refusal> {
     let level = level(request.level)?;
+    if request.accesses && level < Level::Blocks {
+        return Err(invalid(
+            "at this level no block is seen that an operator could use".to_owned(),
+            "follow accesses at level blocks or trace",
+        ));
+    }
     let step_name = Some(request.step_name.clone());
     Ok(AttachOptions {
         level,

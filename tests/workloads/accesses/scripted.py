@@ -21,6 +21,8 @@ pool = [torch.randn(8, 8, device=device) for _ in range(8)]
 rows = torch.tensor([1, 2, 5], device=device)
 linear = torch.nn.Linear(8, 8, device=device)
 norm = torch.nn.LayerNorm(8, device=device)
+wrong = torch.ones(3, 3, device=device)
+failures = 0
 fence = torch.ones(1, dtype=torch.int32)
 
 
@@ -37,7 +39,6 @@ class Seen(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        result = function(*args, **kwargs)
         schema = function._schema
         returns = [one.alias_info for one in schema.returns]
         is_view = any(info is not None and not info.is_write for info in returns)
@@ -52,11 +53,22 @@ class Seen(TorchDispatchMode):
                     given.add(address(tensor))
                     if not may_be_view:
                         self.touched.add((address(tensor), "WRITE" if writes else "READ"))
+        # An operator that fails is given its tensors, too.
+        result = function(*args, **kwargs)
         if not is_view and not name.startswith(("empty", "new_empty")):
             for tensor in tree_leaves(result):
                 if isinstance(tensor, torch.Tensor) and address(tensor) and address(tensor) not in given:
                     self.touched.add((address(tensor), "WRITE"))
         return result
+
+
+def fails(a):
+    """An exception leaves an operator that another one has called."""
+    global failures
+    try:
+        torch.nn.functional.linear(a, wrong)
+    except RuntimeError:
+        failures += 1
 
 
 def statements(a, b, c):
@@ -98,6 +110,7 @@ def statements(a, b, c):
         lambda: a.unsqueeze(0).expand(3, 8, 8).sum(0),
         lambda: torch.max(a, 1),
         lambda: torch.clamp(a, -1.0, 1.0),
+        lambda: fails(a),
     ]
 
 
@@ -118,5 +131,5 @@ for _ in range(count):
     told.append({"statement": choice, "touched": sorted(one for one in seen.touched if one[0] in held), "held": sorted(held)})
     del new, a, b, c
 torch.bitwise_left_shift(fence, 1)
-print(json.dumps({"told": told}), flush=True)
+print(json.dumps({"told": told, "failures": failures}), flush=True)
 sys.stdin.readline()

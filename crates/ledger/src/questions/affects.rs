@@ -108,6 +108,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
                 "forked",
                 "import_microseconds",
                 "import_shadow",
+                // Who uses which block says nothing of what is held.
+                "accesses_partly",
                 "ipc_import",
                 "level_reduced",
                 "library_replaced",
@@ -227,8 +229,6 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         ),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),
         (&["import_times_moved"], Effect::either_way(&[History])),
-        // Who uses which block says nothing of what is held.
-        (&["accesses_partly"], Effect::either_way(&[])),
         // Stacks are missing or inexact.
         (
             &[

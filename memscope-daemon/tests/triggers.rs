@@ -440,3 +440,44 @@ fn users_reach_their_own_only() {
     }
     assert!(add(&mut world, ROOT, 65).is_err());
 }
+
+fn step() -> Body {
+    Body::Mark(Box::new(Mark {
+        kind: MarkKind::Step,
+        source: MarkSource::Memscope,
+        range: 0,
+        name: "step".into(),
+        cut: false,
+    }))
+}
+
+#[test]
+fn a_step_fires_when_it_ends_and_every_so_many_steps() {
+    let mut world = World::with(&["step = 3", "every 4 steps"]);
+    let mut sim = Sim::default();
+    let mut fired = Vec::new();
+    let mut go = |world: &mut World, steps: std::ops::RangeInclusive<u64>| {
+        for number in steps {
+            sim.time += 20_000 * MS;
+            let block = sim.alloc(0, 0, MIB);
+            sim.emit(step());
+            let now = world.feed(&mut sim);
+            fired.extend(now.into_iter().map(|f| (number, f.trigger, f.reason)));
+            sim.free(block, false);
+        }
+        std::mem::take(&mut fired)
+    };
+    let ended = |number: u64, trigger: u64| (number, trigger, format!("step {number} has ended"));
+    assert_eq!(
+        go(&mut world, 1..=9),
+        [ended(3, 1), ended(4, 2), ended(8, 2)]
+    );
+    // What has passed when a trigger comes is none of its steps.
+    for when in ["step = 5", "step = 11"] {
+        world
+            .triggers
+            .add(ROOT, when.parse().unwrap(), None)
+            .unwrap();
+    }
+    assert_eq!(go(&mut world, 10..=13), [ended(11, 4), ended(12, 2)]);
+}

@@ -147,6 +147,50 @@ fn a_leak_grows_and_breathing_does_not() {
 /// The state of the moment at which PyTorch reports: what no block used is released and in the trace, the
 /// blocks are as they were when the request came.
 #[test]
+fn at_a_step_and_every_so_many_steps() {
+    let daemon = Daemon::with(&NO_PAUSE);
+    let mut torch = Torch::start(&[]);
+    torch.ask("train");
+    daemon.attach_late(&torch);
+    let one = daemon.add_trigger("step = 7", torch.pid());
+    let many = daemon.add_trigger("every 5 steps", torch.pid());
+    // One at a time, so that no step is over before the one before it was told.
+    for _ in 0..12 {
+        torch.ask("train");
+        daemon.stats(torch.pid());
+    }
+    let fired = |number: u64| daemon.trigger(number)["fired"].clone();
+    assert_eq!((fired(one), fired(many)), (json!(1), json!(2)));
+    let reasons: Vec<Value> = daemon
+        .kept()
+        .iter()
+        .map(|one| one["reason"].clone())
+        .collect();
+    assert_eq!(
+        reasons,
+        [5, 7, 10].map(|step| json!(format!("step {step} has ended")))
+    );
+    // Each is of the moment at which its step ended, as the journal has it.
+    let file = daemon.folder().join("at.json");
+    let file = file.to_str().unwrap();
+    for (kept, step) in daemon.kept().iter().zip([5, 7, 10]) {
+        let at = format!("step:{step}");
+        let pid = torch.pid_text();
+        let format = "memory-viz-json";
+        let snapshot = [
+            "snapshot", "--pid", &pid, "--at", &at, "--format", format, "-o", file,
+        ];
+        daemon.ctl(&snapshot).text();
+        let at: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let segments = at["segments"].as_array().unwrap().iter();
+        let allocated: u64 = segments.map(|one| number(&one["allocated_size"])).sum();
+        assert_eq!(number(&about(kept)["allocated_bytes"]), allocated);
+        std::fs::remove_file(file).unwrap();
+    }
+    torch.finish();
+}
+
+#[test]
 fn running_out_of_memory_after_releasing_what_was_cached() {
     let daemon = Daemon::start();
     let mut torch = Torch::start(&[]);

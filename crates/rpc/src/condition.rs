@@ -8,6 +8,8 @@
 //!           | ("allocated" | "reserved") ">" bytes [on]
 //!           | "fragmentation" ">" share ["with" "reserved" ">" bytes] [on]
 //!           | "growth" ">" bytes "in" duration [on]
+//!           | "step" "=" number
+//!           | "every" number ("step" | "steps")
 //! on        = "on" "device" number
 //! ```
 
@@ -28,7 +30,9 @@ const SHORTEST_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 30 * 86_400 * 1_000_000_000;
 /// Largest ordinal of a device: PyTorch's device index is a signed byte.
 const MOST_DEVICES: u64 = 127;
-const METRICS: &str = "oom, allocated, reserved, fragmentation or growth";
+const METRICS: &str = "oom, allocated, reserved, fragmentation, growth, step or every";
+/// Largest number of a step: more than any training makes.
+const MOST_STEPS: u64 = 1_000_000_000_000;
 
 /// Condition of a trigger: what is watched, and on which device. Parsed from text, and printed as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,6 +72,16 @@ pub enum Metric {
         /// Time within which the floor must rise, in nanoseconds.
         within_ns: u64,
     },
+    /// A step of the process ends.
+    Step {
+        /// Number of the step, counted from the attach, from 1.
+        number: u64,
+    },
+    /// A step of the process ends whose number is a multiple of this one.
+    Every {
+        /// Steps from one firing to the next one.
+        steps: u64,
+    },
 }
 
 impl Metric {
@@ -80,7 +94,15 @@ impl Metric {
             Metric::Reserved { .. } => "reserved",
             Metric::Fragmentation { .. } => "fragmentation",
             Metric::Growth { .. } => "growth",
+            Metric::Step { .. } => "step",
+            Metric::Every { .. } => "every",
         }
+    }
+
+    /// Whether it is about the steps of a process, which no device has by itself.
+    #[must_use]
+    pub fn is_of_steps(&self) -> bool {
+        matches!(self, Metric::Step { .. } | Metric::Every { .. })
     }
 }
 
@@ -102,7 +124,15 @@ impl std::str::FromStr for Condition {
     fn from_str(text: &str) -> Result<Condition, ConditionError> {
         let mut scanner = Scanner::new(text)?;
         let metric = metric(&mut scanner)?;
+        let (column, _) = scanner.peek();
         let device = on_device(&mut scanner)?;
+        if device.is_some() && metric.is_of_steps() {
+            return wrong(
+                column,
+                "steps are the process's, not a device's",
+                "leave out `on device`",
+            );
+        }
         let (column, left) = scanner.peek();
         match left {
             None => Ok(Condition { metric, device }),
@@ -170,17 +200,50 @@ fn metric(scanner: &mut Scanner<'_>) -> Result<Metric, ConditionError> {
             let within_ns = within(scanner)?;
             Ok(Metric::Growth { above, within_ns })
         }
-        "step" | "steps" => wrong(
-            column,
-            "steps are not known yet: no snapshot can be taken at one",
-            format!("until a later version knows them, watch {METRICS}"),
-        ),
+        "step" => {
+            let (column, token) = scanner.next();
+            if !matches!(token, Some(Token::Sign("=" | "=="))) {
+                return wrong(column, missing(token, "="), STEP_HINT);
+            }
+            let number = steps(scanner)?;
+            Ok(Metric::Step { number })
+        }
+        "every" => {
+            let steps = steps(scanner)?;
+            let (column, token) = scanner.next();
+            match token {
+                Some(Token::Word(word))
+                    if ["step", "steps"].contains(&word.to_ascii_lowercase().as_str()) =>
+                {
+                    Ok(Metric::Every { steps })
+                }
+                _ => wrong(column, missing(token, "`steps`"), STEP_HINT),
+            }
+        }
         _ => wrong(column, format!("{name:?} is nothing to watch"), one_of()),
     }
 }
 
 fn one_of() -> String {
     format!("write {METRICS}, as in: reserved > 30GiB")
+}
+
+const STEP_HINT: &str = "as in: step = 100, or: every 500 steps";
+
+/// Parses a number of steps.
+fn steps(scanner: &mut Scanner<'_>) -> Result<u64, ConditionError> {
+    let (column, token) = scanner.next();
+    let Some(Token::Number(number)) = token else {
+        return wrong(column, missing(token, "a number of steps"), STEP_HINT);
+    };
+    match number.parse() {
+        Ok(number @ 1..=MOST_STEPS) => Ok(number),
+        _ => wrong(
+            column,
+            format!("{number} is no number of a step"),
+            "they are counted from 1",
+        ),
+    }
 }
 
 fn greater(
@@ -407,6 +470,8 @@ impl fmt::Display for Condition {
             Metric::Growth { above, within_ns } => {
                 write!(f, " > {} in {}", Bytes(above), Time(within_ns))?;
             }
+            Metric::Step { number } => write!(f, " = {number}")?,
+            Metric::Every { steps } => write!(f, " {steps} steps")?,
         }
         match self.device {
             Some(device) => write!(f, " on device {device}"),

@@ -19,6 +19,8 @@ Conditions:
                                only while more than 1GiB is reserved
     with reserved > BYTES      … or more than this
   growth > BYTES in DURATION   the floor of allocated rises by more than this in this time
+  step = N                     the process's N-th step since its attach ends
+  every N steps                every N-th one ends
   … on device N                on this device only; otherwise on each by itself
 
   BYTES: 20GiB, 500MiB, 2GB, 1.5GiB, bytes.  SHARE: 40%, 0.4.  DURATION: 90s, 10m, 2h.
@@ -37,15 +39,20 @@ which PyTorch reports it. By then it has released the segments that no block use
 tried again: these are gone, and their release is in the trace, whose last entry is the
 report. Every block is as it was when the request came.
 
+Steps are those of `memscope-ctl steps`. One that is told by a mark (optimizer, backward pass,
+profiler, a name) fires when it ends; one that only the pattern of the allocations tells, within
+40 ms of that.
+
 A trigger for one process ends with the process; while that is detached it waits. Triggers
 that are added here end with the daemon; memscoped --snapshot-when has them from its start.
 
 Examples:
   memscope-ctl trigger add 'reserved > 30GiB'
   memscope-ctl trigger add 'growth > 2GiB in 10m' --pid 4242
-  memscope-ctl trigger add 'fragmentation > 40% with reserved > 4GiB on device 0'";
+  memscope-ctl trigger add 'fragmentation > 40% with reserved > 4GiB on device 0'
+  memscope-ctl trigger add 'every 500 steps' --pid 4242";
 
-/// Take snapshots by itself when something happens: out of memory, a level, fragments, growth.
+/// Take snapshots by itself when something happens: out of memory, a level, fragments, growth, a step.
 ///
 /// `memscope-ctl trigger add --help` explains what there is to watch; `memscope-ctl snapshots` lists
 /// what was taken.

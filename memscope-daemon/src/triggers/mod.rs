@@ -67,8 +67,11 @@ pub struct Triggers {
     last_number: u64,
     processes: BTreeMap<ProcessHandle, ProcessTriggers>,
     pause_ns: u64,
-    /// Whether some trigger needs levels, and not only out-of-memory reports.
+    /// Whether some trigger needs levels, and not only out-of-memory reports or steps.
     looks_at_levels: bool,
+    /// Whether some trigger needs steps.
+    #[serde(default)]
+    looks_at_steps: bool,
     next_tick_ns: u64,
 }
 
@@ -87,6 +90,7 @@ impl Triggers {
             processes: BTreeMap::new(),
             pause_ns,
             looks_at_levels: false,
+            looks_at_steps: false,
             next_tick_ns: 0,
         };
         for condition in conditions {
@@ -163,7 +167,9 @@ impl Triggers {
         self.looks_at_levels = self
             .triggers
             .iter()
-            .any(|t| t.condition.metric != Metric::Oom);
+            .any(|t| t.condition.metric != Metric::Oom && !t.condition.metric.is_of_steps());
+        let of_steps = |one: &Trigger| one.condition.metric.is_of_steps();
+        self.looks_at_steps = self.triggers.iter().any(of_steps);
     }
 
     /// Adds a trigger. If the same one exists already, that one is returned.
@@ -329,8 +335,21 @@ impl Triggers {
             Body::Report(report) => self.look(event, Some(report.device), true, ledger, due),
             Body::Held(part) => self.look(event, Some(part.device), true, ledger, due),
             Body::Call(_) => self.look(event, None, true, ledger, due),
+            Body::Mark(_) => self.look_at_steps(event, ledger, due),
             _ => {}
         }
+    }
+
+    /// Nearly all steps end with a mark. Those that are told by the pattern of the allocations are looked for at each tick.
+    fn look_at_steps(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
+        if !self.looks_at_steps {
+            return;
+        }
+        let before = due.len();
+        if let Some(process) = self.processes.get_mut(&event.process) {
+            process.look_at_steps(ledger, due);
+        }
+        self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
     }
 
     /// Watches a process, unless it is watched already.
@@ -392,9 +411,9 @@ impl Triggers {
         self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
     }
 
-    /// Checks levels for which no exact event came, and floors that rose only because time went by.
+    /// Checks levels for which no exact event came, floors that rose only because time went by, and steps that no mark tells.
     pub fn tick(&mut self, now_ns: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
-        if !self.looks_at_levels || now_ns < self.next_tick_ns {
+        if !(self.looks_at_levels || self.looks_at_steps) || now_ns < self.next_tick_ns {
             return;
         }
         self.next_tick_ns = now_ns.saturating_add(TICK_NS);

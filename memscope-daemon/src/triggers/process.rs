@@ -35,6 +35,9 @@ pub(super) struct ProcessTriggers {
     looks_at_allocated: bool,
     /// Whether levels have to be judged although they did not change.
     look_again: bool,
+    /// Whether some of them need steps.
+    #[serde(default)]
+    looks_at_steps: bool,
 }
 
 /// The levels of one device when they were last checked.
@@ -56,6 +59,9 @@ struct Watch {
     /// When it last fired without being paused.
     last_ns: Option<u64>,
     paused: u64,
+    /// Steps that the process had made when this was looked at last.
+    #[serde(default)]
+    steps: Option<u64>,
 }
 
 /// State of a trigger for one device.
@@ -90,6 +96,7 @@ impl ProcessTriggers {
             looks_at_levels: false,
             looks_at_allocated: false,
             look_again: false,
+            looks_at_steps: false,
         }
     }
 
@@ -106,17 +113,51 @@ impl ProcessTriggers {
                     devices: Vec::new(),
                     last_ns: None,
                     paused: 0,
+                    steps: None,
                 });
             }
         }
         let any = |looks: fn(&Metric) -> bool| triggers.iter().any(|(_, c)| looks(&c.metric));
-        self.looks_at_levels = any(|metric| *metric != Metric::Oom);
+        self.looks_at_levels = any(|metric| *metric != Metric::Oom && !metric.is_of_steps());
+        self.looks_at_steps = any(Metric::is_of_steps);
         self.looks_at_allocated =
             any(|metric| matches!(metric, Metric::Allocated { .. } | Metric::Growth { .. }));
     }
 
     pub(super) fn looks_at_levels(&self) -> bool {
         self.looks_at_levels
+    }
+
+    /// Checks whether a step has ended for which some trigger waits.
+    pub(super) fn look_at_steps(&mut self, ledger: &Ledger, due: &mut Vec<Firing>) {
+        if !self.looks_at_steps {
+            return;
+        }
+        let count = ledger.steps_so_far(self.handle);
+        for watch in &mut self.watches {
+            if !watch.condition.metric.is_of_steps() {
+                continue;
+            }
+            // What has passed before the trigger came is none of its steps. Where another source of steps is found, they are
+            // counted anew.
+            let before = watch.steps.replace(count).unwrap_or(count).min(count);
+            let ended = match watch.condition.metric {
+                Metric::Step { number } => (before < number && number <= count).then_some(number),
+                Metric::Every { steps } => {
+                    (before / steps < count / steps).then_some(count / steps * steps)
+                }
+                _ => None,
+            };
+            let Some(step) = ended else {
+                continue;
+            };
+            let late = match count - step {
+                0 => String::new(),
+                late => format!(" ({late} more had ended when that was known)"),
+            };
+            let reason = format!("step {step} has ended{late}");
+            due.push(watch.fires(self.handle, None, reason));
+        }
     }
 
     /// Checks the levels of a device. `exact`: the event gave the levels as they stay until the next call of the
@@ -268,6 +309,7 @@ impl ProcessTriggers {
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
+        self.look_at_steps(ledger, due);
         if !self.looks_at_levels() {
             return;
         }
@@ -341,9 +383,11 @@ impl Watch {
                 // Fragmentation is judged at single moments, so no level can have been above before.
                 Metric::Fragmentation { .. } => State::Fragments(Edge::Armed, None),
                 Metric::Growth { above, within_ns } => State::Growth(Growth::new(above, within_ns)),
-                Metric::Oom | Metric::Allocated { .. } | Metric::Reserved { .. } => {
-                    State::Level(Edge::New)
-                }
+                Metric::Oom
+                | Metric::Allocated { .. }
+                | Metric::Reserved { .. }
+                | Metric::Step { .. }
+                | Metric::Every { .. } => State::Level(Edge::New),
             };
             self.devices.push((device, state));
             self.devices.len() - 1
@@ -359,7 +403,7 @@ impl Watch {
     ) -> Verdict {
         let device = levels.device;
         let (name, level, above) = match self.condition.metric {
-            Metric::Oom => return Verdict::Quiet,
+            Metric::Oom | Metric::Step { .. } | Metric::Every { .. } => return Verdict::Quiet,
             Metric::Allocated { above } => ("allocated", levels.allocated, above),
             Metric::Reserved { above } => ("reserved", levels.reserved, above),
             Metric::Fragmentation { above, .. } => {

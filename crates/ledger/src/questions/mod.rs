@@ -81,6 +81,12 @@ impl Ledger {
         self.process(p).map(coverage::notes)
     }
 
+    /// Number of steps that a process has made since it was attached; 0 where none was found yet.
+    pub fn steps_so_far(&self, p: ProcessHandle) -> u64 {
+        let steps = self.process(p).and_then(|process| process.steps.count());
+        steps.map_or(0, |(count, _)| count)
+    }
+
     /// For each step that is kept its number and the boot time of its end in nanoseconds, oldest first; and a sentence
     /// on how steps are found.
     pub fn ends_of_steps(&self, p: ProcessHandle) -> Option<(Vec<(u64, u64)>, String)> {

@@ -90,8 +90,16 @@ fn mistakes_are_told_with_their_place() {
         ("   ", 1, "no condition"),
         ("> 3GiB", 1, "\">\" is nothing to watch"),
         ("reservd > 30GiB", 1, "\"reservd\" is nothing to watch"),
-        ("step == 12", 1, "steps are not known yet"),
-        ("  step 12", 3, "steps are not known yet"),
+        ("step", 5, "= is missing"),
+        ("  step 12", 8, "\"12\" stands where ="),
+        ("step = x", 8, "\"x\" stands where a number of steps"),
+        ("step = 0", 8, "0 is no number of a step"),
+        ("step = 1.5", 8, "1.5 is no number of a step"),
+        ("step = 5 steps", 10, "\"steps\" is too much"),
+        ("step = 5 on device 1", 10, "not a device's"),
+        ("every 500", 10, "`steps` is missing"),
+        ("every 500 minutes", 11, "\"minutes\" stands where"),
+        ("every steps", 7, "a number of steps"),
         ("reserved", 9, "needs a value"),
         ("reserved  ", 9, "needs a value"),
         ("reserved 30GiB", 10, "only > can"),
@@ -175,6 +183,8 @@ fn written_back_in_one_way() {
         ),
         ("growth > 2GiB in 90s", "growth > 2GiB in 90s"),
         ("growth > 2GiB in 120min", "growth > 2GiB in 2h"),
+        ("step==100", "step = 100"),
+        ("Every 1 step", "every 1 steps"),
     ] {
         assert_eq!(parse(text).unwrap().to_string(), back);
     }
@@ -197,6 +207,8 @@ fn any_metric() -> impl Strategy<Value = Metric> {
             above,
             within_ns: ms * 1_000_000
         }),
+        (1..=MOST_STEPS).prop_map(|number| Metric::Step { number }),
+        (1..=MOST_STEPS).prop_map(|steps| Metric::Every { steps }),
     ]
 }
 
@@ -206,6 +218,7 @@ proptest! {
         metric in any_metric(),
         device in prop::option::of(0..128i32),
     ) {
+        let device = device.filter(|_| !metric.is_of_steps());
         let condition = Condition { metric, device };
         prop_assert_eq!(parse(&condition.to_string()), Ok(condition));
     }

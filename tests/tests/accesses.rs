@@ -187,6 +187,40 @@ fn what_is_wasted_is_told_by_the_line_and_what_the_peak_would_be() {
     assert!(text.contains("97.00 MiB"), "{text}");
     assert!(text.contains("65.00 MiB"), "{text}");
 
+    // What happened at the address of the last block that lay idle: it came, was filled twice, and was freed.
+    let idle = answer["blocks"].as_array().unwrap().iter();
+    let idle = idle.filter(|block| block["types"] == serde_json::json!(["temporary_idleness"]));
+    let idle = idle.last().unwrap();
+    let address = idle["ptr"].as_str().unwrap();
+    let uses = ["uses", address, "--pid", &pid];
+    let told = daemon.json(&uses);
+    let blocks = told["blocks"].as_array().unwrap();
+    let block = blocks
+        .iter()
+        .rfind(|block| block["size_bytes"] == 16 * MIB)
+        .unwrap();
+    assert_eq!(block["stack"], idle["stack"]);
+    let used: Vec<_> = block["uses"].as_array().unwrap().iter().collect();
+    assert_eq!(used.len(), 2, "{block}");
+    for (one, unused) in used.iter().zip([None, Some(&idle["unused_ns"])]) {
+        assert_eq!(one["operator"], "aten::fill_.Scalar");
+        assert_eq!(one["access"], "WRITE");
+        if let Some(unused) = unused {
+            let time = |one: &Value| one["time_unix_ns"].as_u64().unwrap();
+            assert_eq!(time(one) - time(used[0]), unused.as_u64().unwrap());
+        }
+    }
+    assert!(block["went_unix_ns"].is_u64(), "{block}");
+    let said = daemon.ctl(&uses);
+    assert!(said.text().contains("wasteful.py:38 (idle)"), "{said}");
+    // An address in the middle of a block is that block's, and beside all blocks there is none.
+    let middle = u64::from_str_radix(&address[2..], 16).unwrap() + MIB;
+    let middle = daemon.json(&["uses", &middle.to_string(), "--pid", &pid]);
+    assert!(middle["blocks"].as_array().unwrap().contains(block));
+    daemon
+        .ctl(&["uses", "0x10", "--pid", &pid])
+        .refused(1, &["no block at 0x10"]);
+
     // The same of a recording.
     let recording = daemon.recording();
     let recording = ["--json", "--recording", recording.to_str().unwrap()];

@@ -2,7 +2,7 @@
 //!
 //! Owns: the rows of a `memscope_dump` ([`Row`]), their two formats on disk ([`Reader`], [`Writer`]), the tree of
 //! folders that they lie in ([`Tree`]), and the questions that users of msMemScope ask of such files afterwards:
-//! [`leaks`] between three marks, [`inefficient`] blocks, and the comparison of two runs ([`compare`]). With the
+//! [`leaks`] between three marks, [`inefficient`] blocks, who [`uses`] a block, and the comparison of two runs ([`compare`]). With the
 //! feature `events`, rows become the ledger's events (`events`), and those become rows (`rows`).
 //!
 //! Refuses: clocks (times and limits are arguments), processes, the network, and trust in files: whatever is wrong with
@@ -27,6 +27,7 @@ pub mod row;
 pub mod rows;
 mod sqlite;
 mod tree;
+pub mod uses;
 mod writer;
 
 pub use attr::Attr;

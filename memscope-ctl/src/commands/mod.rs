@@ -80,6 +80,7 @@ commands! {
     Events: events::Events,
     CheckLeaks: dump::CheckLeaks,
     Inefficient: dump::Inefficient,
+    Uses: dump::Uses,
     Compare: dump::Compare,
     Import: dump::Import,
 }

@@ -167,7 +167,7 @@ impl Stage {
                     until(SHORT, "a snapshot is kept", || (!none(self)).then_some(()));
                 }
             }
-            ["inefficient", "--pid", ..] => {
+            ["inefficient", "--pid", ..] | ["uses", ..] => {
                 self.daemon.detach(self.torch.pid());
                 let attach = ["attach", "--pid", &ours, "--accesses"];
                 self.daemon.json(&attach);
@@ -216,6 +216,7 @@ impl Stage {
                 }
                 (Some("--rule"), _) => last(&["status"], "rules", "rule"),
                 (Some("remove"), _) => last(&["trigger", "list"], "triggers", "trigger"),
+                (Some("uses"), _) => Some(self.address_of_a_block()),
                 (Some("get"), _) => last(&["snapshots"], "snapshots", "snapshot"),
                 (_, word) => seconds_ago(word).map(|past| format!("-{past}s")),
             };
@@ -227,6 +228,23 @@ impl Stage {
             // It goes on until it is interrupted.
             words.extend(["--count".to_owned(), "2".to_owned()]);
         }
+    }
+
+    /// The address of a block that the loop holds.
+    #[track_caller]
+    fn address_of_a_block(&self) -> String {
+        let file = self.folder.path().join("blocks.json");
+        let name = file.to_str().unwrap();
+        let (pid, format) = (self.torch.pid_text(), "memory-viz-json");
+        let words = ["snapshot", "--pid", &pid, "--format", format, "-o", name];
+        self.daemon.ctl(&words).text();
+        let text = std::fs::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let snapshot: Value = serde_json::from_slice(&text).unwrap();
+        let segments = snapshot["segments"].as_array().unwrap().iter();
+        let mut blocks = segments.flat_map(|segment| segment["blocks"].as_array().unwrap());
+        let held = blocks.find(|block| block["state"] == "active_allocated");
+        held.expect("a block")["address"].to_string()
     }
 
     fn need_others(&mut self) {

@@ -1,9 +1,12 @@
-//! `check-leaks`, `inefficient`, `compare` and `import`: work on msMemScope's files. Only `inefficient` also asks a running daemon.
+//! `check-leaks`, `inefficient`, `uses`, `compare` and `import`: work on msMemScope's files. `inefficient` and `uses` also ask a running
+//! daemon.
 
 mod args;
 mod table;
+mod uses;
 
 pub(crate) use args::{CheckLeaks, Compare, Import, Inefficient};
+pub(crate) use uses::Uses;
 
 use super::export::{self, ExportFormat, Made};
 use super::run::Run;
@@ -15,13 +18,14 @@ use crate::session::Session;
 use crate::signals::interrupted;
 use args::{CompareLevel, InefficientType};
 use memscope_dump::compare::{self, CompareError, Level, Side};
-use memscope_dump::inefficient::{self, Kind, Question, Report};
+use memscope_dump::inefficient::{self, Kind, Question};
 use memscope_dump::leaks::{self, LeaksError};
-use memscope_dump::{DumpError, Format, Reader, Writer};
+use memscope_dump::{DumpError, Format, Reader, Row, Writer};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Time limit for an alignment, the same as msMemScope's.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -118,27 +122,14 @@ impl Run for Inefficient {
             }
             (None, pid) => {
                 question.since_start = true;
-                if let (Some(pid), None) = (pid, &session.global.recording) {
-                    // A process that is not traced is refused as everywhere.
-                    session.daemon().await?.stats(pid).await?;
-                }
-                let folder = export::private_folder()?;
-                let format = ExportFormat::MsmemscopeCsv;
-                let made = export::files_of(session, format, pid, folder.path()).await?;
-                let report = of_folders(&made, folder.path(), &question).map_err(no_dump)?;
-                (report, Some(made))
+                let exported = Exported::of(session, pid).await?;
+                let rows = exported.rows().map_err(no_dump)?;
+                let report = inefficient::inefficient(exported.folder.path(), rows, &question);
+                (report.map_err(no_dump)?, Some(exported.made))
             }
         };
         if let (Some(pid), 0) = (self.pid, report.accesses) {
-            return Err(Failure::Refused {
-                exit: Exit::Failed,
-                code: "no_accesses".to_owned(),
-                what: format!("no access to a block by an operator of process {pid} is recorded"),
-                hint: Some(format!(
-                    "attach it so that they are followed (memscope-ctl detach {pid}; memscope-ctl attach {pid} --accesses), and ask \
-                     again when it has worked for a while; memscope-ctl stats {pid} says what could not be seen"
-                )),
-            });
+            return Err(no_accesses(pid, "no access to a block by an operator"));
         }
         if let (Some(file), Some(out)) = (&self.file, &self.output) {
             // Signals are awaited here, because a killed program would leave a half-written file beside the output.
@@ -157,17 +148,48 @@ impl Run for Inefficient {
     }
 }
 
-/// What is inefficient in the files of all devices of a process.
-fn of_folders(made: &Made, folder: &Path, question: &Question) -> Result<Report, DumpError> {
-    let files = made
-        .folders
-        .iter()
-        .flat_map(|one| dumps_below(Path::new(one)));
-    let mut readers = Vec::new();
-    for file in files {
-        readers.push(Reader::open(&file)?);
+/// The refusal where a process was attached without its accesses.
+fn no_accesses(pid: u32, what: &str) -> Failure {
+    Failure::Refused {
+        exit: Exit::Failed,
+        code: "no_accesses".to_owned(),
+        what: format!("{what} of process {pid} is recorded"),
+        hint: Some(format!(
+            "attach it so that they are followed (memscope-ctl detach {pid}; memscope-ctl attach {pid} --accesses), and ask again \
+             when it has worked for a while; memscope-ctl stats {pid} says what could not be seen"
+        )),
     }
-    inefficient::inefficient(folder, readers.into_iter().flatten(), question)
+}
+
+/// The rows of a process, in a private folder that is deleted when this is dropped.
+struct Exported {
+    folder: TempDir,
+    made: Made,
+}
+
+impl Exported {
+    /// Those of a recording, or of what the live daemon has recorded; of one process, or of all.
+    async fn of(session: &Session, pid: Option<u32>) -> Result<Exported, Failure> {
+        if let (Some(pid), None) = (pid, &session.global.recording) {
+            // A process that is not traced is refused as everywhere.
+            session.daemon().await?.stats(pid).await?;
+        }
+        let folder = export::private_folder()?;
+        let format = ExportFormat::MsmemscopeCsv;
+        let made = export::files_of(session, format, pid, folder.path()).await?;
+        Ok(Exported { folder, made })
+    }
+
+    /// All rows, those of one device after those of another one.
+    fn rows(&self) -> Result<impl Iterator<Item = Result<Row, DumpError>> + use<>, DumpError> {
+        let folders = self.made.folders.iter();
+        let files = folders.flat_map(|one| dumps_below(Path::new(one)));
+        let mut readers = Vec::new();
+        for file in files {
+            readers.push(Reader::open(&file)?);
+        }
+        Ok(readers.into_iter().flatten())
+    }
 }
 
 /// The dumps in a folder and the folders in it.

@@ -579,6 +579,13 @@ impl Kernel {
         self.multi.get(&program).map(|fd| fd.as_fd())
     }
 
+    /// Whether operators can be followed: there are multi-uprobe links, and the kernel has taken the programs.
+    pub fn follows_operators(&self) -> bool {
+        let programs = [Program::OperatorEntry, Program::OperatorEnd];
+        self.method == AttachMethod::Multi
+            && programs.iter().all(|one| self.multi.contains_key(one))
+    }
+
     /// A program as aya loaded it, for perf events.
     pub(super) fn perf_program(&mut self, program: Program) -> Result<&mut UProbe, ProbeError> {
         uprobe(&mut self.bpf, program)
@@ -738,14 +745,22 @@ fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
             .and_then(|p| object.functions.get(&p.function_key()))
             .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
         let btf = btf.as_ref().map(AsFd::as_fd);
-        let fd = multi::load_program(program.name(), function, btf).map_err(|(source, log)| {
-            ProbeError::Program {
-                program: program.name().to_owned(),
-                log,
-                source,
+        let loaded = multi::load_program(program.name(), function, btf);
+        let error = |(source, log)| ProbeError::Program {
+            program: program.name().to_owned(),
+            log,
+            source,
+        };
+        match loaded.map_err(error) {
+            Ok(fd) => {
+                programs.insert(program, fd);
             }
-        })?;
-        programs.insert(program, fd);
+            // Nothing else depends on it.
+            Err(error) if program.needs_multi() => {
+                tracing::warn!(%error, "operators cannot be followed");
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(programs)
 }

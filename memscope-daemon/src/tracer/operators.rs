@@ -15,7 +15,7 @@ use super::Tracer;
 use super::attach::internal;
 use crate::panics::guarded;
 use crate::probe::ProbeError;
-use crate::probe::load::{AttachMethod, Program};
+use crate::probe::load::Program;
 use crate::probe::multi::Point;
 
 /// Coverage: of some operators, or of all, it is not seen which memory they use.
@@ -38,7 +38,7 @@ impl Tracer {
         }
         let why = if cfg!(not(target_arch = "x86_64")) {
             Some("it can be followed on x86-64 only")
-        } else if self.kernel.method() != AttachMethod::Multi {
+        } else if !self.kernel.follows_operators() {
             Some("it can be followed from Linux 6.6 on, with multi-uprobe links")
         } else {
             None

@@ -189,8 +189,8 @@ fn what_is_wasted_is_told_by_the_line_and_what_the_peak_would_be() {
 
     // What happened at the address of the last block that lay idle: it came, was filled twice, and was freed.
     let idle = answer["blocks"].as_array().unwrap().iter();
-    let idle = idle.filter(|block| block["types"] == serde_json::json!(["temporary_idleness"]));
-    let idle = idle.last().unwrap();
+    let is_idle = |block: &&Value| block["types"] == serde_json::json!(["temporary_idleness"]);
+    let idle = idle.rev().find(is_idle).unwrap();
     let address = idle["ptr"].as_str().unwrap();
     let uses = ["uses", address, "--pid", &pid];
     let told = daemon.json(&uses);

@@ -90,7 +90,7 @@ fn mistakes_say_where_and_what_would_be_right() {
     for (when, said, hint) in [
         ("reserved > 30 GG", "column 15: \"GG\" is no unit", "GiB"),
         ("reserved", "column 9: reserved needs a value", "in quotes"),
-        ("step 12", "column 1: steps are not known yet", "growth"),
+        ("step 12", "column 6: \"12\" stands where =", "step = 100"),
     ] {
         let answer = server.ctl(&["trigger", "add", when]);
         assert_eq!(answer.code, 2, "{}", answer.err);

@@ -15,7 +15,8 @@
 use crate::error::DumpError;
 use crate::leaks::size_of;
 use crate::row::{Device, Row};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::texts::Texts;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -184,23 +185,6 @@ struct UseRow {
     text: Option<Arc<str>>,
 }
 
-/// Texts that occur again and again, each of them once.
-#[derive(Default)]
-struct Texts(HashSet<Arc<str>>);
-
-impl Texts {
-    fn kept(&mut self, text: &str) -> Arc<str> {
-        match self.0.get(text) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let new: Arc<str> = Arc::from(text);
-                self.0.insert(Arc::clone(&new));
-                new
-            }
-        }
-    }
-}
-
 fn step(
     path: &Path,
     row: &Row,
@@ -255,7 +239,7 @@ struct Block {
     stack: Arc<str>,
     /// When it was first used may be unknown.
     shadow: bool,
-    /// Its allocation.
+    /// When it was allocated.
     born: Moment,
     /// The first access that is not in the api of its allocation, and what made it.
     first_use: Option<(Moment, Option<Arc<str>>)>,
@@ -263,6 +247,10 @@ struct Block {
     last_access: Option<(Moment, Option<Arc<str>>)>,
     kinds: Vec<Kind>,
     unused_ns: u64,
+}
+
+fn moment(used: &Option<(Moment, Option<Arc<str>>)>) -> Option<Moment> {
+    used.as_ref().map(|(moment, _)| *moment)
 }
 
 /// When something happened.
@@ -411,7 +399,7 @@ impl Fold {
         let Some(block) = self.key(step).and_then(|key| self.live.get_mut(&key)) else {
             return;
         };
-        if let Some((before, _)) = block.last_access
+        if let Some(before) = moment(&block.last_access)
             && now.api - before.api > self.threshold
         {
             block.found(Kind::TemporaryIdleness, before, now);
@@ -419,7 +407,7 @@ impl Fold {
         if block.first_use.is_none() && now.api != block.born.api {
             block.first_use = Some((now, step.text.clone()));
         }
-        if let (Some(free), Some((first, _))) = (self.last_free, block.first_use.clone())
+        if let (Some(free), Some(first)) = (self.last_free, moment(&block.first_use))
             && !(self.since_start && block.shadow)
             && block.born.api < free
             && free < first.api
@@ -434,7 +422,7 @@ impl Fold {
             return;
         };
         if let Some(block) = self.live.get_mut(&key)
-            && let (Some((used, _)), Some(malloc)) = (block.last_access.clone(), self.last_malloc)
+            && let (Some(used), Some(malloc)) = (moment(&block.last_access), self.last_malloc)
             && used.api < malloc
             && malloc < now.api
         {
@@ -504,7 +492,7 @@ pub fn inefficient(
     let mut started: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     for (number, row) in (0..).zip(rows) {
         let row = row?;
-        if (row.event.as_str(), row.event_type.as_str()) == ("SYSTEM", "START_TRACE") {
+        if row.begins_collection() {
             let last = started.entry(row.pid).or_default();
             *last = row.id.max(*last);
         }

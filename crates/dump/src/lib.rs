@@ -26,6 +26,7 @@ pub mod row;
 #[cfg(feature = "events")]
 pub mod rows;
 mod sqlite;
+mod texts;
 mod tree;
 pub mod uses;
 mod writer;

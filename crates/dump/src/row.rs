@@ -97,6 +97,11 @@ pub(crate) enum AttrForm {
 }
 
 impl Row {
+    /// Whether a collection begins with this row. An attach of memscope's is a collection, too.
+    pub(crate) fn begins_collection(&self) -> bool {
+        (self.event.as_str(), self.event_type.as_str()) == ("SYSTEM", "START_TRACE")
+    }
+
     /// Reads a row from its cells. `line` is its line or row id in the file.
     pub(crate) fn from_cells(cells: &Cells, form: AttrForm, line: u64) -> Result<Row, RowError> {
         let [

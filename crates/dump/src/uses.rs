@@ -1,19 +1,21 @@
 //! What happened to the memory at an address: the blocks that were there, and which operators used each of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::error::DumpError;
 use crate::row::{Device, Row};
+use crate::texts::Texts;
 
 /// What an operator did to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// When, in nanoseconds, as the file has it.
     pub time_ns: u64,
-    /// The operator.
-    pub operator: String,
+    /// Name of the operator, as the file has it.
+    pub operator: Arc<str>,
     /// `READ`, `WRITE` or `UNKNOWN`.
-    pub access: String,
+    pub access: Arc<str>,
 }
 
 /// A block that was at the address.
@@ -52,73 +54,99 @@ fn key(row: &Row, ptr: u64) -> Key {
     (row.pid, number.ok_or((row.device, ptr)))
 }
 
-/// Finds the blocks that had this address among their own, in the order in which they came.
+/// What a row says of a block. Nearly all rows are of other blocks, so little is kept of each.
+enum Said {
+    Came(Box<Row>),
+    Went,
+    Used {
+        operator: Arc<str>,
+        access: Arc<str>,
+    },
+}
+
+/// Finds the blocks that had this address among their own, in the order in which they came. With `since_start` only what was
+/// collected since the last beginning counts, as with [`crate::inefficient::Question::since_start`].
 ///
 /// # Errors
 /// The errors of the rows.
 pub fn uses(
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
     address: u64,
+    since_start: bool,
 ) -> Result<Vec<Life>, DumpError> {
-    let mut wanted = Vec::new();
+    let mut texts = Texts::default();
+    let mut started: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+    let mut all: Vec<(u64, u64, Key, Said)> = Vec::new();
     for row in rows {
         let row = row?;
-        let is_of_block = matches!(row.event.as_str(), "MALLOC" | "FREE" | "ACCESS");
-        if is_of_block && row.ptr.is_some_and(|ptr| ptr <= address) {
-            // Of other blocks nothing is kept but what is needed to know that they are others.
-            let size = row.size().unwrap_or(0);
-            let holds = |ptr: u64| ptr.checked_add(size).is_none_or(|end| address < end);
-            if row.event != "MALLOC" || row.ptr.is_some_and(holds) {
-                wanted.push(row);
-            }
+        if since_start && row.begins_collection() {
+            let last = started.entry(row.pid).or_default();
+            *last = row.id.max(*last);
         }
-    }
-    wanted.sort_by_key(|row| row.id);
-    let mut lives: Vec<Life> = Vec::new();
-    let mut live: HashMap<Key, usize> = HashMap::new();
-    for row in wanted {
-        let Some(ptr) = row.ptr else {
+        let Some(ptr) = row.ptr.filter(|ptr| *ptr <= address) else {
             continue;
         };
-        let key = key(&row, ptr);
-        match row.event.as_str() {
+        let (id, time_ns, key) = (row.id, row.timestamp, key(&row, ptr));
+        let said = match row.event.as_str() {
             "MALLOC" if POOLS.contains(&row.event_type.as_str()) => {
-                live.insert(key, lives.len());
-                let size = row.size().unwrap_or(0);
-                let shadow = row.attr.get("shadow") == Some("true");
-                lives.push(Life {
-                    pid: row.pid,
-                    device: row.device,
-                    pool: row.event_type,
-                    ptr,
-                    size,
-                    came_ns: row.timestamp,
-                    shadow,
-                    stack: row.python_stack,
-                    went_ns: None,
-                    uses: Vec::new(),
-                });
+                if address - ptr >= row.size().unwrap_or(0) {
+                    continue;
+                }
+                Said::Came(Box::new(row))
             }
-            "FREE" => {
+            "FREE" if POOLS.contains(&row.event_type.as_str()) => Said::Went,
+            "ACCESS" => Said::Used {
+                operator: texts.kept(row.name.as_deref().unwrap_or_default()),
+                access: texts.kept(&row.event_type),
+            },
+            _ => continue,
+        };
+        all.push((id, time_ns, key, said));
+    }
+    all.retain(|(id, _, (pid, _), _)| started.get(pid).is_none_or(|start| id >= start));
+    all.sort_by_key(|(id, ..)| *id);
+    let mut lives: Vec<Life> = Vec::new();
+    let mut live: HashMap<Key, usize> = HashMap::new();
+    for (_, time_ns, key, said) in all {
+        match said {
+            Said::Came(row) => {
+                live.insert(key, lives.len());
+                lives.push(life(*row));
+            }
+            Said::Went => {
                 let gone = live.remove(&key).and_then(|place| lives.get_mut(place));
                 if let Some(life) = gone {
-                    life.went_ns = Some(row.timestamp);
+                    life.went_ns = Some(time_ns);
                 }
             }
-            "ACCESS" => {
+            Said::Used { operator, access } => {
                 let used = live.get(&key).and_then(|place| lives.get_mut(*place));
                 if let Some(life) = used {
                     life.uses.push(Use {
-                        time_ns: row.timestamp,
-                        operator: row.name.unwrap_or_default(),
-                        access: row.event_type,
+                        time_ns,
+                        operator,
+                        access,
                     });
                 }
             }
-            _ => {}
         }
     }
     Ok(lives)
+}
+
+fn life(row: Row) -> Life {
+    Life {
+        pid: row.pid,
+        device: row.device,
+        ptr: row.ptr.unwrap_or(0),
+        size: row.size().unwrap_or(0),
+        came_ns: row.timestamp,
+        shadow: row.attr.get("shadow") == Some("true"),
+        pool: row.event_type,
+        stack: row.python_stack,
+        went_ns: None,
+        uses: Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +187,7 @@ mod tests {
         ];
         // Files are in the order of frees.
         rows.reverse();
-        let told = uses(rows.into_iter().map(Ok), 0x10ff).unwrap();
+        let told = uses(rows.clone().into_iter().map(Ok), 0x10ff, true).unwrap();
         let told: Vec<_> = told
             .iter()
             .map(|life| {
@@ -177,5 +205,13 @@ mod tests {
                 (0x1000, 60, None, vec![(70, "aten::op7", "READ")]),
             ]
         );
+        // A block of an attach that has ended is not known to be held since.
+        rows.push(row(9, "SYSTEM", "START_TRACE", 0, 0));
+        rows.push(row(10, "MALLOC", "PTA", 0x1000, 5));
+        let came = |since_start| -> Vec<u64> {
+            let told = uses(rows.clone().into_iter().map(Ok), 0x10ff, since_start).unwrap();
+            told.iter().map(|life| life.came_ns).collect()
+        };
+        assert_eq!((came(true), came(false)), (vec![100], vec![10, 60, 100]));
     }
 }

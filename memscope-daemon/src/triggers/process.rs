@@ -138,8 +138,8 @@ impl ProcessTriggers {
             if !watch.condition.metric.is_of_steps() {
                 continue;
             }
-            // What has passed before the trigger came is none of its steps. Where another source of steps is found, they are
-            // counted anew.
+            // What has passed before the trigger came is none of its steps. The count begins again where another source of
+            // steps is found, and may be lower then.
             let before = watch.steps.replace(count).unwrap_or(count).min(count);
             let ended = match watch.condition.metric {
                 Metric::Step { number } => (before < number && number <= count).then_some(number),

@@ -351,15 +351,20 @@ fn begin(process: *mut ProcessEntry, site: u32, more: u16) -> Option<*mut Gather
     Some(gather)
 }
 
+/// The process, the thread, and the number and the signature of the operator's function.
+#[inline(always)]
+fn probed(ctx: &ProbeContext) -> Option<(*mut ProcessEntry, u32, u32, *const Signature)> {
+    let (tgid, tid) = ids();
+    let process = live_process(tgid)?;
+    let cookie = read::cookie(ctx);
+    let signature = SIGNATURES.get_ptr(cookie.signature())?;
+    Some((process, tid, cookie.site(), signature))
+}
+
 /// Entry of an operator. The cookie holds the number of its signature.
 #[uprobe]
 pub fn operator_entry(ctx: ProbeContext) -> u32 {
-    let (tgid, tid) = ids();
-    let Some(process) = live_process(tgid) else {
-        return 0;
-    };
-    let cookie = read::cookie(&ctx);
-    let Some(signature) = SIGNATURES.get_ptr(cookie.signature()) else {
+    let Some((process, tid, site, signature)) = probed(&ctx) else {
         return 0;
     };
     let sp = read::sp(&ctx);
@@ -379,7 +384,7 @@ pub fn operator_entry(ctx: ProbeContext) -> u32 {
             count_full(process, DropReason::InflightFull);
         }
     }
-    let Some(gather) = begin(process, cookie.site(), OPERATOR_GIVEN) else {
+    let Some(gather) = begin(process, site, OPERATOR_GIVEN) else {
         return 0;
     };
     set!(gather.args = read::args(&ctx));
@@ -394,12 +399,7 @@ pub fn operator_entry(ctx: ProbeContext) -> u32 {
 /// An instruction by which an operator returns.
 #[uprobe]
 pub fn operator_end(ctx: ProbeContext) -> u32 {
-    let (tgid, tid) = ids();
-    let Some(process) = live_process(tgid) else {
-        return 0;
-    };
-    let cookie = read::cookie(&ctx);
-    let Some(signature) = SIGNATURES.get_ptr(cookie.signature()) else {
+    let Some((process, tid, site, signature)) = probed(&ctx) else {
         return 0;
     };
     let thread = thread_of(process, tid);
@@ -417,7 +417,7 @@ pub fn operator_end(ctx: ProbeContext) -> u32 {
     if !is_outermost && returns == RETURNS_NOTHING {
         return 0;
     }
-    let Some(gather) = begin(process, cookie.site(), OPERATOR_RETURNED) else {
+    let Some(gather) = begin(process, site, OPERATOR_RETURNED) else {
         return 0;
     };
     // The address of what was returned.

@@ -27,8 +27,8 @@ const STORAGES: [&str; STORAGE_TABLES] = [
 const STORAGE: &[u8] = b"_ZTVN3c1011StorageImplE";
 /// The library with a class of its own for that, whose table has no symbol.
 const OF_NPU: &str = "libtorch_npu.so";
-/// Bytes from the symbol of such a table to the address that objects have: before it are the offset to the whole object, and its
-/// type.
+/// Bytes from the symbol of such a table to the address that objects have. Two words come before it: the offset to the whole
+/// object, and what describes its type.
 const TABLE: u64 = 16;
 
 /// The operators of the PyTorch that a process has mapped.

@@ -32,7 +32,7 @@ pub(crate) struct Uses {
     /// An address of the device: as tensor.data_ptr() gives it, or any other one in the block.
     #[arg(value_name = "ADDRESS", value_parser = address)]
     pub(crate) address: u64,
-    /// This process, as far as the journal reaches back. For root.
+    /// This process, since it was attached last, as far as the journal reaches back. For root.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
     /// A dump: memscope_dump_*.csv or .db.
@@ -80,12 +80,12 @@ impl Run for Uses {
         let (lives, made) = match &self.dump {
             Some(file) => {
                 let rows = Reader::open(file).map_err(no_dump)?;
-                (uses(rows, self.address).map_err(no_dump)?, None)
+                (uses(rows, self.address, false).map_err(no_dump)?, None)
             }
             None => {
                 let exported = Exported::of(session, self.pid).await?;
                 let rows = exported.rows().map_err(no_dump)?;
-                let lives = uses(rows, self.address).map_err(no_dump)?;
+                let lives = uses(rows, self.address, true).map_err(no_dump)?;
                 (lives, Some(exported.made))
             }
         };
@@ -129,8 +129,8 @@ fn block(life: &Life) -> Block {
             .iter()
             .map(|one| Use {
                 time_unix_ns: one.time_ns,
-                operator: one.operator.clone(),
-                access: one.access.clone(),
+                operator: one.operator.to_string(),
+                access: one.access.to_string(),
             })
             .collect(),
     }

@@ -1,10 +1,10 @@
 """Trains and leaks for as long as it is left alone, and keeps its own record of what it holds.
 
-    trainer.py train PACE_MS | stacks COUNT
+    trainer.py train PACE_MS | stacks COUNT PACE_MS
 
 `train` is a training loop of four transformer layers with a batch of changing size. Each step it keeps a tensor for good, and one that
-is given back a thousand steps later; PACE_MS is slept after each step. `stacks` allocates and frees without a pause, from so many
-different stacks, and keeps some blocks of each for a while.
+is given back a thousand steps later. `stacks` allocates and frees as fast as it can, from so many different stacks, and keeps some
+blocks of each for a while. PACE_MS is slept after each step, or each time that all stacks had their turn.
 
 Each line on standard input is a file name: between two steps, PyTorch's own snapshot of segments and blocks is written there, with
 what the program itself knows to hold, and the answer is one line of JSON with the moment. The program ends with its input.
@@ -83,7 +83,7 @@ def train(pace_ms):
         time.sleep(pace_ms / 1000)
 
 
-def stacks(count):
+def stacks(count, pace_ms):
     # A line each, as a program of some size has them.
     functions = [eval("\n" * line + "lambda size: torch.empty(size, dtype=torch.uint8, device=DEVICE)") for line in range(count)]
     step = 0
@@ -97,12 +97,13 @@ def stacks(count):
         if len(waiting) > 2000:
             del held[waiting.popleft()]
         step += 1
+        time.sleep(pace_ms / 1000)
 
 
 def main():
     torch.empty(1, device=DEVICE)
     print(json.dumps({"ready": torch.__version__}), flush=True)
-    {"train": train, "stacks": stacks}[sys.argv[1]](int(sys.argv[2]))
+    {"train": train, "stacks": stacks}[sys.argv[1]](*map(int, sys.argv[2:]))
 
 
 main()

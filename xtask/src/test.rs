@@ -1,11 +1,16 @@
 //! `cargo xtask test`: everything that a change must pass, from nothing but a Rust toolchain.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde::Deserialize;
 
 use crate::sim::selftest;
 use crate::{ebpf, house, process, setup, sim};
@@ -24,6 +29,12 @@ pub struct Options {
 
 /// The one test outside the end-to-end tests that needs root. Without root it is skipped and named.
 const NEEDS_ROOT: &str = "a_full_disk_stops_the_journal_and_nothing_else";
+
+/// The package of the end-to-end tests.
+const TESTS: &str = "memscope-tests";
+
+/// The package whose tests run a second time with checkpoints.
+const LEDGER: &str = "memscope-ledger";
 
 /// Tests that passed and failed, the names of the steps that failed, and what each step took.
 #[derive(Default)]
@@ -72,42 +83,53 @@ pub fn run(options: &Options) -> Result<()> {
                 "warnings",
             ]))
         });
+        // The tests' programs are built with the features that the tests ask for as well; users build without.
+        step(&mut tally, "the programs with their own features", |_| {
+            process::run(process::command("cargo").args([
+                "check",
+                "--locked",
+                "-p",
+                "memscope-daemon",
+                "-p",
+                "memscope-ctl",
+            ]))
+        });
         step(
             &mut tally,
             "the BPF objects are what their sources give",
             |_| ebpf::check(),
         );
-        step(&mut tally, "tests without privilege", |tally| {
-            tests(
-                tally,
-                &[
-                    "--workspace",
-                    "--exclude",
-                    "memscope-tests",
-                    "--locked",
-                    "--no-fail-fast",
-                ],
-                if root { &[] } else { &["--skip", NEEDS_ROOT] },
-            )
-        });
     }
+    let end_to_end = root && !options.unprivileged;
+    let selection: &[&str] = match (&options.only, end_to_end) {
+        (Some(_), _) => &["memscope-daemon", "memscope-ctl", TESTS],
+        (None, true) => &["--workspace"],
+        (None, false) => &["--workspace", "--exclude", TESTS],
+    };
+    let mut programs = Vec::new();
+    step(&mut tally, "building tests and programs", |_| {
+        programs = build(selection)?;
+        Ok(())
+    });
     if options.only.is_none() {
+        let more: &[&str] = if root { &[] } else { &["--skip", NEEDS_ROOT] };
+        step(&mut tally, "tests without privilege", |tally| {
+            let how = How {
+                words: more,
+                ..How::default()
+            };
+            execute(tally, &programs, |package| package != TESTS, &how)
+        });
         step(
             &mut tally,
             "the ledger's tests with checkpoints between the events",
             |tally| {
-                tests(
-                    tally,
-                    &[
-                        "-p",
-                        "memscope-ledger",
-                        "--features",
-                        "checkpoint-between-events",
-                        "--locked",
-                        "--no-fail-fast",
-                    ],
-                    &[],
-                )
+                let how = How {
+                    variables: &[("MEMSCOPE_TEST_CHECKPOINTS", "between-events")],
+                    at_once: 2,
+                    ..How::default()
+                };
+                execute(tally, &programs, |package| package == LEDGER, &how)
             },
         );
     }
@@ -131,26 +153,18 @@ pub fn run(options: &Options) -> Result<()> {
                 );
             }
         }
-        step(&mut tally, "programs for the end-to-end tests", |_| {
-            process::run(process::command("cargo").args([
-                "build",
-                "--locked",
-                "-p",
-                "memscope-daemon",
-                "-p",
-                "memscope-ctl",
-            ]))
-        });
-        let only: Vec<&str> = options.only.as_deref().into_iter().collect();
         step(
             &mut tally,
             "end to end: real PyTorch, simulated device",
-            |tally| {
-                tests(
-                    tally,
-                    &["-p", "memscope-tests", "--locked", "--no-fail-fast"],
-                    &only,
-                )
+            |tally| match &options.only {
+                None => {
+                    let how = How {
+                        at_once: 2,
+                        ..How::default()
+                    };
+                    execute(tally, &programs, |package| package == TESTS, &how)
+                }
+                Some(word) => end_to_end_with(tally, &programs, word),
             },
         );
     }
@@ -189,33 +203,202 @@ fn step(tally: &mut Tally, name: &str, work: impl FnOnce(&mut Tally) -> Result<(
     tally.took.push((name.to_owned(), began.elapsed()));
 }
 
-/// Runs `cargo test` and adds up its results.
-fn tests(tally: &mut Tally, selection: &[&str], filter: &[&str]) -> Result<()> {
-    let mut command = std::process::Command::new("cargo");
-    command
-        .arg("test")
-        .args(selection)
-        .arg("--")
-        .args(filter)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+/// A program that cargo built of tests.
+struct Program {
+    package: String,
+    /// The package's folder, in which its tests run.
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+impl Program {
+    /// Its package, and the name of its file.
+    fn name(&self) -> String {
+        let file = self.file.file_name().unwrap_or_default();
+        format!("{}: {}", self.package, file.to_string_lossy())
+    }
+}
+
+/// Builds tests, and with them the programs that they start, all at once: what is built in parts has other features in
+/// each part, and cargo would build much of it again. `selection` is words of `--workspace`, or packages.
+fn build(selection: &[&str]) -> Result<Vec<Program>> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--locked", "--no-run"]);
+    command.arg("--message-format=json-render-diagnostics");
+    if selection[0].starts_with('-') {
+        command.args(selection);
+    } else {
+        command.args(selection.iter().flat_map(|package| ["-p", package]));
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     eprintln!("+ {}", process::words(&command));
     let mut child = command.spawn().context("cargo could not be started")?;
     let output = child.stdout.take().context("no output")?;
-    let mut stdout = std::io::stdout().lock();
+    let mut programs = Vec::new();
     for line in BufReader::new(output).lines() {
-        let line = line?;
-        writeln!(stdout, "{line}")?;
-        if let Some(rest) = line.strip_prefix("test result: ") {
-            tally.passed += count(rest, "passed");
-            tally.failed += count(rest, "failed");
+        let message: Message =
+            serde_json::from_str(&line?).context("cargo says what cannot be read")?;
+        if let Message {
+            executable: Some(file),
+            manifest_path: Some(manifest),
+            profile: Some(Profile { test: true }),
+        } = message
+        {
+            programs.push(program(file, &manifest)?);
         }
     }
     let status = child.wait()?;
     if !status.success() {
-        bail!("{status} from cargo test");
+        bail!("{status} from cargo test --no-run");
+    }
+    if programs.is_empty() {
+        bail!("cargo built no tests");
+    }
+    // Cargo tells of them as they are ready.
+    programs.sort_by(|a, b| (&a.folder, &a.file).cmp(&(&b.folder, &b.file)));
+    Ok(programs)
+}
+
+/// Of what cargo says of a thing that it has built, what is needed here.
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    profile: Option<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+fn program(file: PathBuf, manifest: &Path) -> Result<Program> {
+    #[derive(Deserialize)]
+    struct Manifest {
+        package: Package,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+    }
+    let text = fs::read_to_string(manifest)
+        .with_context(|| format!("{} cannot be read", manifest.display()))?;
+    let read: Manifest =
+        toml::from_str(&text).with_context(|| format!("{} is no package's", manifest.display()))?;
+    Ok(Program {
+        package: read.package.name,
+        folder: manifest.parent().context("no folder")?.to_owned(),
+        file,
+    })
+}
+
+/// How to run tests: `words` are libtest's arguments.
+#[derive(Default)]
+struct How<'a> {
+    words: &'a [&'a str],
+    variables: &'a [(&'a str, &'a str)],
+    /// Programs at a time. Each runs as many tests at a time as there are processors, and end-to-end tests wait for half
+    /// of their time.
+    at_once: usize,
+}
+
+/// Runs the tests of the packages that `which` takes, and adds up their results.
+fn execute(
+    tally: &mut Tally,
+    programs: &[Program],
+    which: impl Fn(&str) -> bool,
+    how: &How,
+) -> Result<()> {
+    let chosen: Vec<&Program> = programs.iter().filter(|it| which(&it.package)).collect();
+    if chosen.is_empty() {
+        bail!("there are no tests to run");
+    }
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new((tally, Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..how.at_once.max(1) {
+            scope.spawn(|| {
+                while let Some(program) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let ended = outcome(program, how);
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    let (tally, failed) = &mut *results;
+                    if !tell(tally, program, ended) {
+                        failed.push(program.name());
+                    }
+                }
+            });
+        }
+    });
+    let (_, failed) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !failed.is_empty() {
+        bail!("tests failed in {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Runs the end-to-end tests whose file or name contains this.
+fn end_to_end_with(tally: &mut Tally, programs: &[Program], word: &str) -> Result<()> {
+    let (mut failed, before) = (false, tally.passed + tally.failed);
+    for program in programs.iter().filter(|program| program.package == TESTS) {
+        let words: &[&str] = if program.name().contains(word) {
+            &[]
+        } else {
+            &[word]
+        };
+        let how = How {
+            words,
+            ..How::default()
+        };
+        failed |= !tell(tally, program, outcome(program, &how));
+    }
+    if tally.passed + tally.failed == before {
+        bail!("no end-to-end test has {word} in its file's name or its own");
+    }
+    if failed {
+        bail!("tests failed");
+    }
+    Ok(())
+}
+
+/// Runs one program of tests; what it printed, and how it ended.
+fn outcome(program: &Program, how: &How) -> Result<Output> {
+    Command::new(&program.file)
+        .args(how.words)
+        .current_dir(&program.folder)
+        .env("CARGO_MANIFEST_DIR", &program.folder)
+        .env("CARGO_PKG_NAME", &program.package)
+        .envs(how.variables.iter().copied())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("it could not be started")
+}
+
+/// Prints what a program of tests printed and adds up its results; whether all is well.
+fn tell(tally: &mut Tally, program: &Program, ended: Result<Output>) -> bool {
+    eprintln!("     Ran {}", program.name());
+    let output = match ended {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return false;
+        }
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let mut well = None;
+    for rest in text
+        .lines()
+        .filter_map(|it| it.strip_prefix("test result: "))
+    {
+        tally.passed += count(rest, "passed");
+        tally.failed += count(rest, "failed");
+        well = Some(rest.starts_with("ok"));
+    }
+    if !output.status.success() {
+        eprintln!("error: {}", output.status);
+    }
+    output.status.success() && well == Some(true)
 }
 
 /// The number before a word, as in `12 passed; 0 failed`.

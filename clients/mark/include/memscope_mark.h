@@ -45,6 +45,11 @@ void memscope_range_end(uint64_t range);
 void memscope_step(void);
 
 /*
+ * A check sum of `length` bytes that can be read: the CRC-64 that msMemScope writes of memory that is watched.
+ */
+uint64_t memscope_checksum(const uint8_t *data, size_t length);
+
+/*
  * The function that memscope has its probe on, and that the others call: for bindings of other languages,
  * and for names that do not end with a NUL.
  *

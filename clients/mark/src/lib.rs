@@ -2,7 +2,8 @@
 //!
 //! Owns: one function, [`memscope_event`], which does nothing. memscope places a probe on its first instruction, and
 //! the probe reads the arguments. While the program is not traced, a mark is just a call and a return. The other
-//! functions call this one. Refuses: to allocate, to lock, and to know whether the program is traced.
+//! functions call this one, but for [`memscope_checksum`], which the Python package's watcher needs. Refuses: to
+//! allocate, to lock, and to know whether the program is traced.
 //!
 //! The functions are exported with C's calling convention; `include/memscope_mark.h` declares them.
 
@@ -14,7 +15,10 @@ extern crate std as _;
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char};
 use core::ptr;
+use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use crc::{Algorithm, Crc, Table};
 
 /// Kind of [`memscope_event`]: a mark at this moment.
 pub const INSTANT: u32 = 0;
@@ -97,6 +101,35 @@ pub extern "C" fn memscope_range_end(range: u64) {
 pub extern "C" fn memscope_step() {
     // SAFETY: the name is NULL with length 0, so no memory is read.
     unsafe { memscope_event(STEP, 0, ptr::null(), 0) }
+}
+
+/// The check sum of msMemScope's watch files: its table is made by shifting to the right, from the polynomial as it is
+/// written for shifting to the left. In the terms of the `crc` crate, which turns the polynomial around for a register
+/// that shifts to the right, that is a polynomial with its bits in reverse.
+static WATCH: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&Algorithm {
+    width: 64,
+    poly: 0x42F0_E1EB_A9EA_3693_u64.reverse_bits(),
+    init: u64::MAX,
+    refin: true,
+    refout: true,
+    xorout: u64::MAX,
+    check: 0xb868_83e6_fa71_0a9f,
+    residue: 0,
+});
+
+/// A check sum of `length` bytes, the one that msMemScope writes of memory that is watched.
+///
+/// # Safety
+///
+/// `length` bytes at `data` can be read; `data` may be NULL with length 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memscope_checksum(data: *const u8, length: usize) -> u64 {
+    let bytes: &[u8] = match length {
+        0 => &[],
+        // SAFETY: the caller says that so many bytes can be read.
+        _ => unsafe { slice::from_raw_parts(data, length) },
+    };
+    WATCH.checksum(bytes)
 }
 
 /// A number that no other range of the process has. A process may have two copies of this library: one that the program

@@ -60,7 +60,31 @@ fn nothing_else_is_exported_than_what_the_header_declares() {
         .collect();
     declared.sort_unstable();
     assert_eq!(exported, declared);
-    assert_eq!(exported.len(), 5);
+    assert_eq!(exported.len(), 6);
+}
+
+#[test]
+fn the_check_sum_is_msmemscopes() {
+    let sum = |bytes: &[u8]| {
+        // SAFETY: the slice's bytes can be read.
+        unsafe { memscope_mark::memscope_checksum(bytes.as_ptr(), bytes.len()) }
+    };
+    assert_eq!(sum(b"123456789"), 0xb868_83e6_fa71_0a9f);
+    // Bit by bit, by the rule.
+    let plain = |bytes: &[u8]| {
+        !bytes.iter().fold(u64::MAX, |sum, byte| {
+            (0..8).fold(sum ^ u64::from(*byte), |sum, _| {
+                (sum >> 1) ^ (0x42F0_E1EB_A9EA_3693 * (sum & 1))
+            })
+        })
+    };
+    let bytes: Vec<u8> = (0..1000_u32).map(|it| (it * it / 7) as u8).collect();
+    for length in [0, 1, 7, 8, 15, 16, 17, 255, 1000] {
+        assert_eq!(sum(&bytes[..length]), plain(&bytes[..length]), "{length}");
+    }
+    // SAFETY: with length 0 nothing is read.
+    let of_nothing = unsafe { memscope_mark::memscope_checksum(std::ptr::null(), 0) };
+    assert_eq!(of_nothing, plain(&[]));
 }
 
 #[test]

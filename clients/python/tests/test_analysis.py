@@ -113,6 +113,12 @@ class Inefficient(WithCtl):
         ]
         self.assertEqual(asked, expected)
 
+    def test_of_this_process(self):
+        memscope.check_inefficient(mem_size=7)
+        (asked,) = self.asked
+        self.assertEqual((asked.get("file"), asked["pid"]), (None, os.getpid()))
+        self.assertEqual(asked["min_size"], 7)
+
     def test_what_is_answered(self):
         self.answers(out={"blocks": [block(), block(pid=None, ptr=None, types=ALL, device=None)]})
         report = memscope.check_inefficient("f")
@@ -161,6 +167,7 @@ class Analyzers(WithCtl):
             },
         )
         inefficient = memscope.get_analyzer_config("inefficient")["parameters"]
+        self.assertEqual(inefficient["input_path"], {"required": False, "default": None})
         self.assertEqual(inefficient["inefficient_type"]["default"], tuple(ALL))
         self.assertEqual(inefficient["idle_threshold"]["default"], 3000)
 
@@ -180,7 +187,6 @@ class Analyzers(WithCtl):
             (lambda: memscope.get_analyzer_config("x"), "there is no analysis 'x'"),
             (lambda: memscope.analyze("leaks", mstx="m"), "there is: input_path, mstx_info, start"),
             (lambda: memscope.analyze("leaks", input_path="f"), "needs mstx_info"),
-            (lambda: memscope.analyze("inefficient"), "needs input_path"),
         ):
             with self.assertRaises(memscope.ConfigError) as caught:
                 call()

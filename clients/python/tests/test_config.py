@@ -1,5 +1,7 @@
 """`config`: what it takes, refuses, and means."""
 
+from unittest import mock
+
 import memscope
 from memscope import _config
 
@@ -40,6 +42,28 @@ class Meanings(Recorded):
         memscope.config(device="npu", events="alloc,free", analysis="leaks,oom")
         memscope.config(events="free", analysis="none")
         self.assertEqual(arguments(), "--level trace")
+
+    def test_accesses(self):
+        for said in ({"events": "alloc,free,launch"}, {"events": "access"}, {"analysis": "leaks,inefficient"}):
+            with self.subTest(said), mock.patch.object(_config, "_said", _config.Wishes()):
+                memscope.config(**said)
+                self.assertEqual(arguments(), "--level trace --accesses")
+                # What is said of something else leaves it.
+                memscope.config(level="blocks", analysis="oom")
+                self.assertEqual(arguments(), "--level blocks --accesses")
+
+    def test_what_is_watched(self):
+        for value, means in {
+            "aten::add,aten::mul": _config.Between("aten::add", "aten::mul"),
+            "add:3, mul": _config.Between("add", "mul", 3),
+            "aten::add:0,mul,full-content": _config.Between("aten::add", "mul", 0, True),
+        }.items():
+            with self.subTest(value), mock.patch.object(_config, "_said", _config.Wishes()):
+                memscope.config(watch=value)
+                self.assertEqual(_config.wishes().watch, means)
+                memscope.config(watch=value)
+                with self.assertRaisesRegex(memscope.ConfigError, "is said once in a process"):
+                    memscope.config(watch="aten::sub,aten::mul")
 
     def test_calls_add_up(self):
         memscope.config(level="blocks")
@@ -95,6 +119,10 @@ class Refusals(Recorded):
             ("call_stack", "python:", "python[:N], c[:N]"),
             ("analysis", "leak", "leaks, oom"),
             ("analysis", "oom:", "leaks, oom"),
+            ("watch", "aten::add", "start[:output],end"),
+            ("watch", "aten::add,aten::mul,content", "start[:output],end"),
+            ("watch", "aten::add,aten::mul,full-content,x", "start[:output],end"),
+            ("watch", "a" * 256 + ",aten::mul", "start[:output],end"),
             ("format", "xml", "memory-viz, perfetto, html, json, memory-viz-json"),
         ):
             wanted = {key: value}
@@ -102,19 +130,15 @@ class Refusals(Recorded):
 
     def test_what_memscope_does_not_do(self):
         for key, value, word in (
-            ("watch", "aten::add,aten::mul", "contents of tensors"),
             ("level", "kernel", "single kernels"),
             ("level", "1", "single kernels"),
             ("device", "cpu", "memory of the host"),
             ("device", "npu:0", "all devices of a process"),
             ("device", "npu,npu:31", "all devices of a process"),
-            ("events", "alloc,free,launch", "launches"),
-            ("events", "access", "accesses"),
             ("events", "traceback", "Python functions"),
             ("events", "none", "always records"),
             ("call_stack", "python:10,c:20", "one depth"),
             ("analysis", "decompose", "by its owner"),
-            ("analysis", "leaks,inefficient", "accesses to memory"),
             ("analysis", "oom:10", "K largest blocks"),
             ("format", "csv", "no such file"),
             ("data_format", "db", "no such file"),

@@ -145,6 +145,26 @@ class Real(unittest.TestCase):
         program = f"import os, memscope; os.chdir({str(self.folder)!r}); memscope.step()"
         self.runs(program, MEMSCOPE_MARK_LIBRARY="mine.so")
 
+    def test_the_check_sum_is_msmemscopes(self):
+        said = self.runs(
+            "from memscope import _library\n"
+            "for data in (b'123456789', b'a\\0b', b''):\n"
+            "    print(f'{_library.current.checksum(data, len(data)):016x}')\n"
+        )
+        self.assertEqual(said.split()[0], "b86883e6fa710a9f")
+        self.assertEqual(said.split()[2], "0000000000000000")
+        self.assertEqual(len(set(said.split())), 3)
+
+    def test_the_watcher_without_torch(self):
+        said = self.runs(
+            "import sys\n"
+            "sys.modules['torch'] = None\n"
+            "import memscope\n"
+            "try: memscope.watcher.watch(4096, length=1)\n"
+            "except memscope.MemscopeError as error: print(error)\n"
+        )
+        self.assertEqual(said, "there is no PyTorch to watch with\n  try: install torch\n")
+
     def test_python_keeps_its_own_range_beside_a_star(self):
         said = self.runs("from memscope import *\nprint(list(range(2)), mark.__module__)")
         self.assertEqual(said, "[0, 1] memscope._marks\n")
@@ -152,16 +172,16 @@ class Real(unittest.TestCase):
     def test_what_msmemscope_has_and_memscope_has_not(self):
         said = self.runs(
             "import memscope\n"
-            "print(hasattr(memscope, 'watcher'))\n"
-            "for name in ('watcher', 'describe', 'RecordFunction', 'tracer', 'nonsense'):\n"
+            "print(hasattr(memscope, 'describe'))\n"
+            "for name in ('describe', 'RecordFunction', 'tracer', 'nonsense'):\n"
             "    try: getattr(memscope, name)\n"
             "    except AttributeError as error: print(error)\n"
         )
         lines = said.splitlines()
         self.assertEqual(lines[0], "False")
-        self.assertEqual(lines[1], "memscope has no watcher: memscope reads no contents of tensors")
-        self.assertIn("memscope.range(name) is a context manager", lines[3])
-        self.assertEqual(lines[5], "module 'memscope' has no attribute 'nonsense'")
+        self.assertIn("memscope has no describe: memscope does not label memory", lines[1])
+        self.assertIn("memscope.range(name) is a context manager", lines[2])
+        self.assertEqual(lines[4], "module 'memscope' has no attribute 'nonsense'")
 
 
 if __name__ == "__main__":

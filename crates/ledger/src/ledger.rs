@@ -12,6 +12,8 @@ use crate::fast_hash::FastMap;
 use crate::report::{Frame, ProcessState, ProcessSummary, Who};
 use crate::state::process::Process;
 use serde::{Deserialize, Serialize};
+#[cfg(debug_assertions)]
+use std::{env, sync::LazyLock};
 
 /// All state of all traced processes. See the crate's documentation.
 ///
@@ -106,12 +108,22 @@ impl Ledger {
         self
     }
 
-    /// For tests: from time to time writes the state as a checkpoint and continues with what is read from it.
-    #[cfg(feature = "checkpoint-between-events")]
+    /// For tests, which ask for it in the environment: from time to time writes the state as a checkpoint and continues
+    /// with what is read from it, so that each test of the ledger is a test of checkpoints as well.
+    #[cfg(debug_assertions)]
     fn pass_through_checkpoint(&mut self) {
+        static ASKED: LazyLock<bool> = LazyLock::new(|| {
+            env::var_os("MEMSCOPE_TEST_CHECKPOINTS").is_some_and(|it| it == "between-events")
+        });
+        if !*ASKED {
+            return;
+        }
         let events: u64 = self.processes.values().map(|process| process.events).sum();
-        // Before each of the first 64 events, and then about 32 times while the number of events doubles.
-        let pace = (events.next_power_of_two() / 64).max(1);
+        // Before each of the first 64 events, and then about 8 times while the number of events doubles.
+        let pace = match events {
+            0..=64 => 1,
+            _ => events.next_power_of_two() / 16,
+        };
         if events.is_multiple_of(pace) {
             let written = rmp_serde::to_vec_named(self).unwrap_or_default();
             let read: Result<Ledger, _> = rmp_serde::from_slice(&written);
@@ -131,7 +143,7 @@ impl Ledger {
 
     /// Takes one event. Events of unknown or ended processes change nothing and are counted.
     pub fn apply(&mut self, event: &Event) {
-        #[cfg(feature = "checkpoint-between-events")]
+        #[cfg(debug_assertions)]
         self.pass_through_checkpoint();
         self.last_ns = self.last_ns.max(event.time_ns);
         if let Body::Clock { unix_ns } = event.body {

@@ -179,7 +179,9 @@ fn in_python(suite: &Suite, environment: &Path, options: &Options) -> Result<()>
     let mut command = process::command(resolve(&"python".into(), environment));
     command
         .arg(process::root().join(suite.folder).join("selftest.py"))
-        .envs(environment::environment(&options)?);
+        .envs(environment::environment(&options)?)
+        // What is imported is compiled here once, and not by each process of the tests that follow.
+        .env_remove("PYTHONDONTWRITEBYTECODE");
     let status = command.status().context("cannot start python")?;
     if !status.success() {
         bail!("selftest.py: {status}");

@@ -41,9 +41,10 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t)]
     pub workload: Workload,
 
-    /// Milliseconds of rest after each training step
-    #[arg(long, value_name = "MS", default_value_t = 60)]
-    pub pace: u64,
+    /// Milliseconds of rest after each training step (60 where nothing is said), or each time that all stacks had
+    /// their turn (none where nothing is said)
+    #[arg(long, value_name = "MS")]
+    pub pace: Option<u64>,
 
     /// Different stacks, for --workload stacks
     #[arg(long, value_name = "N", default_value_t = 3000)]
@@ -86,10 +87,11 @@ pub enum Workload {
 }
 
 impl Workload {
-    fn words(self, options: &Options) -> [String; 2] {
+    fn words(self, options: &Options) -> Vec<String> {
+        let pace = |usual: u64| options.pace.unwrap_or(usual).to_string();
         match self {
-            Workload::Train => ["train".to_owned(), options.pace.to_string()],
-            Workload::Stacks => ["stacks".to_owned(), options.stacks.to_string()],
+            Workload::Train => vec!["train".to_owned(), pace(60)],
+            Workload::Stacks => vec!["stacks".to_owned(), options.stacks.to_string(), pace(0)],
         }
     }
 }

@@ -17,13 +17,15 @@
 
 Marks (`mark`, `range`, `step`) need nothing of the rest: they may stay in a program for good, and cost next to
 nothing while nobody listens. `start`, `take_snapshot` and the analyses run memscope-ctl, which MEMSCOPE_CTL names or
-which is on PATH. `memscope.client` asks a daemon over gRPC, about any process; it needs grpcio and protobuf.
+which is on PATH. `memscope.watcher` tells which operator changed some memory; it needs torch. `memscope.client` asks a
+daemon over gRPC, about any process; it needs grpcio and protobuf.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from . import watcher
 from ._analysis import (
     InefficientConfig,
     LeaksConfig,
@@ -85,6 +87,7 @@ __all__ = [
     "step",
     "stop",
     "take_snapshot",
+    "watcher",
 ]
 
 #: What msMemScope has and memscope has not, and what there is instead.
@@ -93,10 +96,9 @@ _ELSEWHERE = {
     "cleanup_framework_hooks": "memscope needs no hooks in frameworks: there is nothing to clean up",
     "describe": "memscope does not label memory; memscope-ctl top tells whose it is by stacks",
     "describer": "memscope does not label memory; memscope-ctl top tells whose it is by stacks",
-    "enable_npu_sanitizer": "memscope does not look at accesses to memory",
+    "enable_npu_sanitizer": "memscope.watcher tells which operator changed some memory",
     "init_framework_hooks": "memscope needs no hooks in frameworks: do without",
     "tracer": "memscope does not record calls of Python functions; memscope.range(name) marks some",
-    "watcher": "memscope reads no contents of tensors",
 }
 
 

@@ -66,8 +66,8 @@ class LeaksConfig:
 class InefficientConfig:
     """What `check_inefficient` looks for."""
 
-    #: A CSV file or database that msMemScope wrote.
-    input_path: PathLike
+    #: A CSV file or database that msMemScope wrote; None: this process, which memscope follows with its accesses.
+    input_path: PathLike | None = None
     #: Smallest block, bytes.
     mem_size: int = 0
     #: Which kinds: some of early_allocation, late_deallocation, temporary_idleness.
@@ -77,7 +77,8 @@ class InefficientConfig:
 
     def arguments(self) -> list[str]:
         """The question to memscope-ctl."""
-        arguments = ["inefficient", _path(self.input_path)]
+        asked = ["--pid", str(os.getpid())] if self.input_path is None else [_path(self.input_path)]
+        arguments = ["inefficient", *asked]
         arguments += ["--min-size", str(_number("mem_size", self.mem_size))]
         kinds = self.inefficient_type
         if isinstance(kinds, str) or not isinstance(kinds, (list, tuple, set, frozenset)):
@@ -172,14 +173,15 @@ def check_leaks(input_path: PathLike, mstx_info: str, start_index: int = 0) -> L
 
 
 def check_inefficient(
-    input_path: PathLike,
+    input_path: PathLike | None = None,
     mem_size: int = 0,
     inefficient_type: Sequence[str] = INEFFICIENT_TYPES,
     idle_threshold: int = 3000,
 ) -> InefficientReport:
     """Blocks that were allocated too early, freed too late, or idle in between.
 
-    Unlike msMemScope's, this does not write into the file: ``memscope-ctl inefficient FILE -o OUT`` writes
+    Without a file it is asked about this process, since its last `start`; memscope must record its accesses for that
+    (``config(analysis="inefficient")``), and it is an answer for root. Unlike msMemScope's, this does not write into the file: ``memscope-ctl inefficient FILE -o OUT`` writes
     another one. Raises as `analyze` does.
     """
     report = analyze(

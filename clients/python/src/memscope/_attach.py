@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import _config, _ctl, _library
+from . import _config, _ctl, _library, watcher
 
 
 def start() -> None:
@@ -21,6 +21,7 @@ def start() -> None:
     _ctl.ask(
         "attach", "--pid", str(os.getpid()), "--wait", *arguments, seconds=_ctl.DAEMON_SECONDS
     )
+    watcher.begin(_config.wishes().watch)
 
 
 def stop() -> None:
@@ -28,4 +29,5 @@ def stop() -> None:
 
     Raises `CtlError` with the code ``not_traced`` if it did not, and as `start` does.
     """
+    watcher.end()
     _ctl.ask("detach", "--pid", str(os.getpid()), seconds=_ctl.DAEMON_SECONDS)

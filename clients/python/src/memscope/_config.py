@@ -15,6 +15,19 @@ OUTPUT_PATH = "./memscopeDumpResults"
 LEVELS = ("read", "segments", "blocks", "trace")
 LONGEST_PATH = 4096
 DEEPEST_STACK = 1000
+LONGEST_NAME = 255
+
+
+@dataclass(frozen=True)
+class Between:
+    """An operator whose output is watched, and the one after which it is no longer."""
+
+    start: str
+    end: str
+    #: Which of its outputs, from 0.
+    output: int = 0
+    #: The contents are written beside the check sums.
+    full_content: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,6 +39,10 @@ class Wishes:
     stack_depth: int | None = None
     output_path: str | None = None
     format: str | None = None
+    #: Operators and the memory that they use are followed as well.
+    accesses: bool = False
+    #: The operators between which an output is watched.
+    watch: Between | None = None
 
     def attach_arguments(self) -> list[str]:
         """Options of ``memscope-ctl attach``."""
@@ -34,6 +51,8 @@ class Wishes:
             arguments += ["--stacks", self.stacks]
         if self.stack_depth is not None:
             arguments += ["--stack-depth", str(self.stack_depth)]
+        if self.accesses:
+            arguments.append("--accesses")
         return arguments
 
 
@@ -82,25 +101,20 @@ def _device(wishes: Wishes, value: str) -> Wishes:
 
 def _events(wishes: Wishes, value: str) -> Wishes:
     words = _words("events", value)
-    refused = {
-        "launch": "launches of operators and kernels",
-        "access": "accesses to memory",
-        "traceback": "calls of Python functions",
-    }
     for word in words:
-        if word in refused:
+        if word == "traceback":
             raise UnsupportedError(
-                f"events={value!r}: memscope does not record {refused[word]}",
-                "events='alloc,free' is what it always records; leaving events out does the same",
+                f"events={value!r}: memscope does not record calls of Python functions",
+                "call_stack='python' gives each allocation its stack; memscope.range(name) marks some functions",
             )
         if word == "none":
             raise UnsupportedError(
                 f"events={value!r}: memscope always records allocations and frees",
                 "level='read' places no probe at all; or do not call start(): marks need none",
             )
-        if word not in ("alloc", "free"):
-            raise _bad("events", value, "alloc, free (each implies the other)")
-    return wishes
+        if word not in ("alloc", "free", "launch", "access"):
+            raise _bad("events", value, "alloc, free (each implies the other), launch, access (likewise)")
+    return replace(wishes, accesses=wishes.accesses or "launch" in words or "access" in words)
 
 
 def _call_stack(wishes: Wishes, value: str) -> Wishes:
@@ -136,27 +150,29 @@ def _analysis(wishes: Wishes, value: str) -> Wishes:
                 "analysis='decompose': memscope does not label memory by its owner",
                 "memscope-ctl top tells whose memory it is by the stacks that allocated it",
             )
-        if word == "inefficient":
-            raise UnsupportedError(
-                "analysis='inefficient': memscope does not record accesses to memory",
-                "memscope.check_inefficient(file) asks a file that msMemScope wrote",
-            )
         if re.fullmatch(r"oom:\d+", word):
             raise UnsupportedError(
                 f"analysis={value!r}: memscope does not list the K largest blocks when memory runs out",
                 "it takes a snapshot with all of them anyway: memscope-ctl snapshots; say analysis='oom'",
             )
-        if word not in ("leaks", "oom", "none"):
+        if word not in ("leaks", "oom", "inefficient", "none"):
             raise _bad(
-                "analysis", value, "leaks, oom (of both, memscope always knows), none"
+                "analysis", value, "leaks, oom (of both, memscope always knows), inefficient, none"
             )
-    return wishes
+    return replace(wishes, accesses=wishes.accesses or "inefficient" in _words("analysis", value))
 
 
 def _watch(wishes: Wishes, value: str) -> Wishes:
-    raise UnsupportedError(
-        "watch: memscope reads no contents of tensors", "leave watch out; memscope follows sizes"
-    )
+    there_is = "start[:output],end[,full-content], with names of operators, as aten::mm:0,aten::relu"
+    words = _words("watch", value)
+    full = len(words) == 3 and words[2] == "full-content"
+    known = re.fullmatch(r"(.*?[^:])(?::(\d{1,4}))?", words[0])
+    if not known or not (len(words) == 2 or full) or max(map(len, words)) > LONGEST_NAME:
+        raise _bad("watch", value, there_is)
+    between = Between(known[1], words[1], int(known[2] or 0), full)
+    if wishes.watch not in (None, between):
+        raise ConfigError("watch was said already, and is said once in a process", "start anew")
+    return replace(wishes, watch=between)
 
 
 def _format(wishes: Wishes, value: str) -> Wishes:
@@ -221,8 +237,12 @@ def config(**wanted: str) -> None:
     * ``output_path``: the folder for snapshots, ``./memscopeDumpResults`` if nothing is said; once in a process.
     * ``format``: of snapshots, ``memory-viz`` (if nothing is said), ``perfetto``, ``html``, ``json`` or
       ``memory-viz-json``; once in a process.
-    * ``device``: ``npu``, which means all devices of the process; ``events``: ``alloc,free``; ``analysis``: ``leaks``,
-      ``oom``, ``none``. These say what memscope does anyway.
+    * ``analysis``: ``inefficient`` follows the operators and the memory that they use as well, which is slow
+      (``memscope-ctl attach --accesses``); ``leaks``, ``oom``, ``none`` say what memscope does anyway.
+    * ``events``: ``launch``, ``access`` do the same as ``inefficient``; ``alloc,free`` is what memscope does anyway.
+    * ``watch``: ``start[:output],end[,full-content]`` watches the contents of an output of the operator ``start`` until
+      the operator ``end`` has run, from `start` on (`memscope.watcher`); once in a process.
+    * ``device``: ``npu``, which means all devices of the process, as if nothing is said.
 
     ``output`` and ``data_format`` are older words for ``output_path`` and ``format``. What is said after `start`
     holds from the next `start`. Either all of a call holds or nothing.

@@ -30,6 +30,7 @@ class Library:
     range_begin: Callable[[bytes], int]
     range_end: Callable[[int], None]
     step: Callable[[], None]
+    checksum: Callable[[bytes, int], int]
 
     def __init__(self, where: Path) -> None:
         # With a slash in it the linker looks nowhere else.
@@ -45,6 +46,7 @@ class Library:
         try:
             mark, begin = loaded.memscope_mark, loaded.memscope_range_begin
             end, step = loaded.memscope_range_end, loaded.memscope_step
+            checksum = loaded.memscope_checksum
         except AttributeError as error:
             raise LibraryError(
                 f"{file} is no mark library of memscope: {error}",
@@ -55,7 +57,9 @@ class Library:
         begin.argtypes, begin.restype = [ctypes.c_char_p], ctypes.c_uint64
         end.argtypes, end.restype = [ctypes.c_uint64], None
         step.argtypes, step.restype = [], None
+        checksum.argtypes, checksum.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_uint64
         self.mark, self.range_begin, self.range_end, self.step = mark, begin, end, step
+        self.checksum = checksum
 
 
 class Unloaded(Library):
@@ -66,6 +70,7 @@ class Unloaded(Library):
         self.range_begin = lambda name: load().range_begin(name)
         self.range_end = lambda number: load().range_end(number)
         self.step = lambda: load().step()
+        self.checksum = lambda data, length: load().checksum(data, length)
 
 
 def load() -> Library:

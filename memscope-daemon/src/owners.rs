@@ -92,6 +92,7 @@ struct Key {
     name: String,
     key: String,
     place: String,
+    labels: Vec<String>,
 }
 
 #[derive(Default)]
@@ -203,6 +204,7 @@ fn told(key: Key, sum: Sum) -> v1::Owner {
         place: key.place,
         address: sum.address,
         evidence: sum.evidence.into(),
+        labels: key.labels,
     }
 }
 
@@ -226,6 +228,16 @@ fn devices(picture: &Picture<'_>, rows: &HashMap<Key, Sum>) -> Vec<v1::OwnedDevi
             to.bytes += from.bytes;
         }
     }
+    let mut labels: BTreeMap<(Option<i32>, &str), (v1::Amount, v1::Amount)> = BTreeMap::new();
+    for (key, sum) in rows {
+        for label in &key.labels {
+            let (blocks, unsure) = labels.entry((key.device, label)).or_default();
+            for (to, from) in [(blocks, &sum.blocks), (unsure, &sum.unsure)] {
+                to.count += from.count;
+                to.bytes += from.bytes;
+            }
+        }
+    }
     let one = |(device, of_device): (Option<i32>, BTreeMap<&str, (v1::Amount, v1::Amount)>)| {
         let category = |(category, (blocks, unsure)): (&str, _)| v1::OwnerCategory {
             category: category.to_owned(),
@@ -235,13 +247,21 @@ fn devices(picture: &Picture<'_>, rows: &HashMap<Key, Sum>) -> Vec<v1::OwnedDevi
         let mut categories: Vec<v1::OwnerCategory> = of_device.into_iter().map(category).collect();
         let bytes = |one: &v1::OwnerCategory| one.blocks.unwrap_or_default().bytes;
         categories.sort_by_key(|one| std::cmp::Reverse(bytes(one)));
+        let own = labels.iter().filter(|((of, _), _)| *of == device);
+        let mut labels: Vec<v1::OwnerCategory> = own
+            .map(|((_, label), sums)| category((label, *sums)))
+            .collect();
+        labels.sort_by_key(|one| std::cmp::Reverse(bytes(one)));
         let mut blocks = v1::Amount::default();
         for one in &categories {
             let of = one.blocks.unwrap_or_default();
             blocks.count += of.count;
             blocks.bytes += of.bytes;
         }
-        sums(picture, device, categories, blocks)
+        v1::OwnedDevice {
+            labels,
+            ..sums(picture, device, categories, blocks)
+        }
     };
     all.into_iter().map(one).collect()
 }
@@ -280,6 +300,7 @@ fn sums(
         device_used_bytes: used,
         unexplained_bytes: unexplained.flatten(),
         device_used_is_old: unexplained == Some(None),
+        labels: Vec::new(),
     }
 }
 
@@ -380,6 +401,7 @@ impl<'p> Sorter<'p> {
 
     fn put(&mut self, block: &SnapshotBlock, device: i32, is_in_private_pool: bool) -> Put {
         let place = self.place(block.stack);
+        let labels = self.labels(block);
         let key = |category: String| Key {
             category,
             device: Some(device),
@@ -388,6 +410,7 @@ impl<'p> Sorter<'p> {
             name: String::new(),
             key: String::new(),
             place: String::new(),
+            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
         };
         if self.picture.reading.is_some() && !self.known.contains(&identity(block)) {
             return Put {
@@ -418,6 +441,7 @@ impl<'p> Sorter<'p> {
             origin: told
                 .as_ref()
                 .map_or(memscope_owners::Origin::None, |told| told.origin),
+            labels: &labels,
             is_in_private_pool,
             component: "",
         };
@@ -488,6 +512,7 @@ impl<'p> Sorter<'p> {
             types: &[],
             via: None,
             origin: memscope_owners::Origin::None,
+            labels: &[],
             is_in_private_pool: false,
             component: beside.component.unwrap_or_default(),
         };
@@ -504,7 +529,15 @@ impl<'p> Sorter<'p> {
             name: String::new(),
             key: String::new(),
             place: place(&beside.stack),
+            labels: Vec::new(),
         }
+    }
+
+    fn labels(&self, block: &SnapshotBlock) -> Vec<&'p str> {
+        let labels = self.picture.after.labels.get(usize::from(block.labels));
+        labels.map_or_else(Vec::new, |labels| {
+            labels.iter().map(AsRef::as_ref).collect()
+        })
     }
 
     fn frames(&self, stack: u32) -> Vec<memscope_owners::Frame<'p>> {
@@ -538,6 +571,10 @@ impl<'p> Sorter<'p> {
                 "no rule of the set {} is true for it, and the set calls such blocks {category}",
                 self.rules.name
             )),
+        }
+        let labels = self.labels(block);
+        if !labels.is_empty() {
+            why.push(format!("the program labels it {}", labels.join(", ")));
         }
         match (self.picture.reading, self.held.get(&block.addr)) {
             (Some(reading), Some(held)) => {

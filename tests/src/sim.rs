@@ -213,6 +213,20 @@ impl Sim {
         command
     }
 
+    /// The same with this tree's Python package, and the mark library that cargo has built beside the test.
+    pub fn python_with_package(&self, script: &str) -> Command {
+        let mut command = self.python(script);
+        let own = std::env::current_exe().expect("a path of this test");
+        let library = own.with_file_name("libmemscope_mark.so");
+        assert!(library.is_file(), "{} is not there", library.display());
+        let mut folders = vec![root().join("clients/python/src")];
+        folders.extend(self.variable("PYTHONPATH").map(PathBuf::from));
+        command
+            .env("PYTHONPATH", std::env::join_paths(folders).unwrap())
+            .env("MEMSCOPE_MARK_LIBRARY", library);
+        command
+    }
+
     /// A native program on the simulated device. The libraries that it was linked with are found by
     /// themselves; nothing is preloaded.
     pub fn native(&self, program: impl AsRef<OsStr>) -> Command {

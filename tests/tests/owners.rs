@@ -236,3 +236,85 @@ fn without_python_rules_still_answer() {
     let mut codes = notes.map(|note| note["code"].as_str().unwrap());
     assert!(codes.any(|code| code == "objects_not_read"), "{answer:#}");
 }
+
+/// Labels, as words.
+fn words(value: &Value) -> Vec<String> {
+    let words = value.as_array().unwrap().iter();
+    words
+        .map(|word| word.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn labels_of_the_program_are_on_the_blocks_that_it_labels() {
+    let daemon = Daemon::start();
+    let command = sim_of(Device::Cuda).python_with_package("owners/labelled.py");
+    let mut program = Program::start("labelled.py", command);
+    program.hear();
+    let pid = program.pid_text();
+    daemon.json(&["attach", "--pid", &pid]);
+    let told = program.ask("go");
+    let sizes = sizes(&told);
+    // By the program: the blocks of each combination of labels, and of each label.
+    let mut expected: BTreeMap<Vec<String>, (u64, u64)> = BTreeMap::new();
+    let mut by_label: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for one in told["told"].as_array().unwrap() {
+        let size = sizes[&one["address"].as_u64().unwrap()];
+        let labels = words(&one["labels"]);
+        for label in &labels {
+            let sum = by_label.entry(label.clone()).or_default();
+            (sum.0, sum.1) = (sum.0 + 1, sum.1 + size);
+        }
+        let sum = expected.entry(labels).or_default();
+        (sum.0, sum.1) = (sum.0 + 1, sum.1 + size);
+    }
+    assert!(expected.len() > 10, "{expected:?}");
+    let amount = |one: &Value| {
+        let number = |key: &str| one["blocks"][key].as_u64().unwrap();
+        (number("count"), number("bytes"))
+    };
+    let answer = daemon.json(&["owners", "--pid", &pid]);
+    let mut rows: BTreeMap<Vec<String>, (u64, u64)> = BTreeMap::new();
+    for row in answer["owners"].as_array().unwrap() {
+        let sum = rows.entry(words(&row["labels"])).or_default();
+        let (count, bytes) = amount(row);
+        (sum.0, sum.1) = (sum.0 + count, sum.1 + bytes);
+    }
+    assert_eq!(rows, expected);
+    let sums = answer["devices"][0]["labels"].as_array().unwrap().iter();
+    let sums: BTreeMap<String, (u64, u64)> = sums
+        .map(|one| (text(one, "category"), amount(one)))
+        .collect();
+    assert_eq!(sums, by_label);
+
+    // In words, in msMemScope's, and by a rule of one's own.
+    let said = daemon.ctl(&["owners", "--pid", &pid]);
+    let said = said.text();
+    assert!(
+        said.contains("LABEL") && said.contains("by address"),
+        "{said}"
+    );
+    let theirs = daemon.json(&["owners", "--pid", &pid, "--rule-set", "msmemscope"]);
+    let blocks = expected[&["a", "b", "c"].map(str::to_owned).to_vec()];
+    assert_eq!(category(&theirs, "PTA@a@b@c"), blocks);
+    // Two parameters of a model were made in `a`.
+    assert_eq!(category(&theirs, "PTA@weight@a").0, 2);
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    let text = "version = 1\nname = 'mine'\n[[rule]]\ncategory = 'late'\nlabel = '^viewed$'\n";
+    std::fs::write(rules.path(), text).unwrap();
+    let path = rules.path().to_str().unwrap();
+    let mine = daemon.json(&["owners", "--pid", &pid, "--rules", path]);
+    assert_eq!(category(&mine, "late"), by_label["viewed"]);
+    let address = told["told"].as_array().unwrap();
+    let address = address
+        .iter()
+        .find(|one| one["labels"][0] == "viewed")
+        .unwrap();
+    let address = format!("{:#x}", address["address"].as_u64().unwrap());
+    let why = daemon.ctl(&["owners", "--pid", &pid, "--explain", &address]);
+    let why = why.text();
+    assert!(why.contains("the program labels it viewed"), "{why}");
+    // They are no moments.
+    let marks = daemon.json(&["marks", "--pid", &pid]).to_string();
+    assert!(!marks.contains("memscope:owner"), "{marks}");
+}

@@ -138,7 +138,7 @@ class Refusals(Recorded):
             ("events", "traceback", "Python functions"),
             ("events", "none", "always records"),
             ("call_stack", "python:10,c:20", "one depth"),
-            ("analysis", "decompose", "by its owner"),
+            ("analysis", "decompose", "when it is asked"),
             ("analysis", "oom:10", "K largest blocks"),
             ("format", "csv", "no such file"),
             ("data_format", "db", "no such file"),

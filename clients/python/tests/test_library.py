@@ -172,14 +172,14 @@ class Real(unittest.TestCase):
     def test_what_msmemscope_has_and_memscope_has_not(self):
         said = self.runs(
             "import memscope\n"
-            "print(hasattr(memscope, 'describe'))\n"
-            "for name in ('describe', 'RecordFunction', 'tracer', 'nonsense'):\n"
+            "print(hasattr(memscope, 'describer'))\n"
+            "for name in ('describer', 'RecordFunction', 'tracer', 'nonsense'):\n"
             "    try: getattr(memscope, name)\n"
             "    except AttributeError as error: print(error)\n"
         )
         lines = said.splitlines()
         self.assertEqual(lines[0], "False")
-        self.assertIn("memscope has no describe: memscope does not label memory", lines[1])
+        self.assertIn("memscope has no describer: it is memscope.describe.describer", lines[1])
         self.assertIn("memscope.range(name) is a context manager", lines[2])
         self.assertEqual(lines[4], "module 'memscope' has no attribute 'nonsense'")
 

@@ -198,6 +198,8 @@ pub struct SnapshotBlock {
     pub since_ns: u64,
     /// Index into `SnapshotReport::stacks`.
     pub stack: u32,
+    /// Index into `SnapshotReport::labels`.
+    pub labels: u16,
 }
 
 /// One segment of a snapshot.
@@ -266,6 +268,8 @@ pub struct SnapshotReport {
     pub allocator: AllocatorFacts,
     /// The stacks of blocks and entries. The first one stands for "no stack was taken".
     pub stacks: Vec<Arc<Stack>>,
+    /// The labels that the program gave its blocks, the outermost first. The first entry stands for none.
+    pub labels: Vec<Vec<Arc<str>>>,
     /// Coverage notes: what limits the numbers of this answer.
     pub coverage: Vec<v1::CoverageNote>,
 }

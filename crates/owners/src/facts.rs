@@ -52,6 +52,8 @@ pub struct Facts<'f> {
     pub via: Option<Via>,
     /// From where it is held.
     pub origin: Origin,
+    /// The labels that the program gave it, the outermost first.
+    pub labels: &'f [&'f str],
     /// Whether it is in a private pool, as those of CUDA graphs are.
     pub is_in_private_pool: bool,
     /// The component of Ascend's software that has it from the driver; empty for memory of a pool.

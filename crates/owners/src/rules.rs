@@ -93,6 +93,9 @@ struct Written {
     /// The category of what has no stack.
     #[serde(default)]
     without_stack: Option<String>,
+    /// Whether the labels that the program gives stand behind the category, as msMemScope writes them.
+    #[serde(default)]
+    with_labels: bool,
     #[serde(default, rename = "rule")]
     rules: Vec<WrittenRule>,
 }
@@ -111,6 +114,7 @@ struct WrittenRule {
     frames: Which,
     holder: Option<String>,
     r#type: Option<String>,
+    label: Option<String>,
     via: Option<Via>,
     origin: Option<Origin>,
     private_pool: Option<bool>,
@@ -126,6 +130,7 @@ struct Rule {
     frames: Which,
     holder: Option<Regex>,
     kind: Option<Regex>,
+    label: Option<Regex>,
     via: Option<Via>,
     origin: Option<Origin>,
     private_pool: Option<bool>,
@@ -141,6 +146,7 @@ pub struct Rules {
     names: BTreeMap<Use, String>,
     otherwise: Option<String>,
     without_stack: Option<String>,
+    with_labels: bool,
     rules: Vec<Rule>,
 }
 
@@ -220,6 +226,7 @@ impl Rules {
             names: written.names,
             otherwise: written.otherwise,
             without_stack: written.without_stack,
+            with_labels: written.with_labels,
             rules: rules?,
         })
     }
@@ -239,6 +246,22 @@ impl Rules {
     /// What a block is for. `first` are the rules that are tried before these, and `known` is what the block's object says.
     #[must_use]
     pub fn decide(&self, first: Option<&Rules>, known: Option<Use>, facts: &Facts<'_>) -> Decision {
+        let mut decision = self.decide_without_labels(first, known, facts);
+        if self.with_labels {
+            for label in facts.labels {
+                decision.category.push('@');
+                decision.category.push_str(label);
+            }
+        }
+        decision
+    }
+
+    fn decide_without_labels(
+        &self,
+        first: Option<&Rules>,
+        known: Option<Use>,
+        facts: &Facts<'_>,
+    ) -> Decision {
         if let Some(known) = known.filter(|_| self.objects) {
             let named = |set: &Rules| set.names.get(&known).cloned();
             let category = first.and_then(named).or_else(|| named(self));
@@ -320,6 +343,7 @@ impl Rule {
             file: expression("file", rule.file)?,
             holder: expression("holder", rule.holder)?,
             kind: expression("type", rule.r#type)?,
+            label: expression("label", rule.label)?,
             component: expression("component", rule.component)?,
             frames: rule.frames,
             via: rule.via,
@@ -330,6 +354,7 @@ impl Rule {
         let has_condition = made.looks_at_frames()
             || made.holder.is_some()
             || made.kind.is_some()
+            || made.label.is_some()
             || made.component.is_some()
             || made.via.is_some()
             || made.origin.is_some()
@@ -350,11 +375,13 @@ impl Rule {
                 .as_ref()
                 .is_none_or(|expression| expression.is_match(text))
         };
-        let kinds = match &self.kind {
-            Some(kind) => facts.types.iter().any(|name| kind.is_match(name)),
-            None => true,
+        let any = |expression: &Option<Regex>, texts: &[&str]| {
+            expression
+                .as_ref()
+                .is_none_or(|expression| texts.iter().any(|text| expression.is_match(text)))
         };
-        let is_true = kinds
+        let is_true = any(&self.kind, facts.types)
+            && any(&self.label, facts.labels)
             && fits(&self.holder, facts.holder)
             && fits(&self.component, facts.component)
             && self.via.is_none_or(|via| facts.via == Some(via))

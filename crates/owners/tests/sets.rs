@@ -12,6 +12,7 @@ fn facts<'f>(frames: &'f [Frame<'f>]) -> Facts<'f> {
         types: &[],
         via: None,
         origin: Origin::None,
+        labels: &[],
         is_in_private_pool: false,
         component: "",
     }
@@ -282,6 +283,18 @@ fn what_memscope_says_of_what_no_object_says() {
     let label = |known| msmemscope.decide(None, known, &facts(&[])).category;
     assert_eq!(label(Some(Use::OptimizerState)), "PTA@optimizer_state");
     assert_eq!(label(None), "PTA");
+    let labelled = Facts {
+        labels: &["cache", "kv"],
+        ..facts(&[])
+    };
+    let label = |known| msmemscope.decide(None, known, &labelled).category;
+    assert_eq!(label(Some(Use::Weights)), "PTA@weight@cache@kv");
+    assert_eq!(label(None), "PTA@cache@kv");
+    let mine = "version = 1\nname = 'mine'\n[[rule]]\ncategory = 'cache'\nlabel = '^kv$'\n";
+    let mine = Rules::parse(mine).unwrap();
+    let category = |facts: &Facts<'_>| set.decide(Some(&mine), None, facts).category;
+    assert_eq!(category(&labelled), "cache");
+    assert_eq!(category(&facts(&[])), "native");
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
         state,
         since_ns: 0,
         stack: 0,
+        labels: 0,
     };
     let segment = |device, addr| SnapshotSegment {
         device,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import watcher
+from . import describe, watcher
 from ._analysis import (
     InefficientConfig,
     LeaksConfig,
@@ -80,6 +80,7 @@ __all__ = [
     "check_inefficient",
     "check_leaks",
     "config",
+    "describe",
     "get_analyzer_config",
     "list_analyzers",
     "mark",
@@ -94,8 +95,7 @@ __all__ = [
 _ELSEWHERE = {
     "RecordFunction": "memscope.range(name) is a context manager and decorator, too",
     "cleanup_framework_hooks": "memscope needs no hooks in frameworks: there is nothing to clean up",
-    "describe": "memscope does not label memory; memscope-ctl top tells whose it is by stacks",
-    "describer": "memscope does not label memory; memscope-ctl top tells whose it is by stacks",
+    "describer": "it is memscope.describe.describer",
     "enable_npu_sanitizer": "memscope.watcher tells which operator changed some memory",
     "init_framework_hooks": "memscope needs no hooks in frameworks: do without",
     "tracer": "memscope does not record calls of Python functions; memscope.range(name) marks some",

@@ -147,8 +147,8 @@ def _analysis(wishes: Wishes, value: str) -> Wishes:
     for word in _words("analysis", value):
         if word == "decompose":
             raise UnsupportedError(
-                "analysis='decompose': memscope does not label memory by its owner",
-                "memscope-ctl top tells whose memory it is by the stacks that allocated it",
+                "analysis='decompose': memscope decomposes memory when it is asked",
+                "memscope-ctl owners, or with msMemScope's words memscope-ctl owners --rule-set msmemscope",
             )
         if re.fullmatch(r"oom:\d+", word):
             raise UnsupportedError(

@@ -177,6 +177,7 @@ pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
         allocator: Default::default(),
         trace_dropped: over as u64,
         stacks: Vec::new(),
+        labels: vec![Vec::new()],
         coverage: Vec::new(),
     }
 }

@@ -40,6 +40,7 @@ pub fn block(addr: u64, size: u64, requested: Option<u64>, state: BlockState) ->
         state,
         since_ns: 0,
         stack: 0,
+        labels: 0,
     }
 }
 
@@ -133,6 +134,7 @@ pub fn report() -> SnapshotReport {
         allocator: Default::default(),
         trace_dropped: 7,
         stacks: Vec::new(),
+        labels: vec![Vec::new()],
         coverage: vec![
             CoverageNote {
                 code: "attached_late".to_owned(),

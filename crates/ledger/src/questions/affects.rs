@@ -239,6 +239,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
                 "code_deaths_unseen",
                 "code_table_full",
                 "names_full",
+                "labels_full",
                 "stacks_shed",
                 "npu_task_queue",
                 "import_c_stacks",

@@ -121,6 +121,15 @@ fn from_memory(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    if process.labels.refused() > 0 {
+        say(
+            "labels_full",
+            format!(
+                "the program gives its memory more labels than are kept: {} times one was left out",
+                process.labels.refused()
+            ),
+        );
+    }
     if process.driver.failures_refused() > 0 {
         say(
             "failures_full",

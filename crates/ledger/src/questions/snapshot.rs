@@ -76,6 +76,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             ..process.allocator.clone()
         },
         stacks,
+        labels: process.labels.all(),
         coverage: coverage::of_picture(process),
     }
 }
@@ -144,6 +145,7 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
                 state: BlockState::Active,
                 since_ns: allocation.born_ns,
                 stack: allocation.stack,
+                labels: 0,
             }],
         })
         .collect();
@@ -245,6 +247,7 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
                     Origin::Baseline | Origin::Found => 0,
                 },
                 stack: block.stack,
+                labels: block.labels,
             },
             stream: block.stream,
             serial: block.serial,
@@ -258,6 +261,7 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
             state: BlockState::PendingFree,
             since_ns: 0,
             stack: *stack,
+            labels: 0,
         },
         stream: Some(held.stream),
         serial: 0,
@@ -335,6 +339,7 @@ fn segment(
         state: BlockState::Inactive,
         since_ns: 0,
         stack: NOT_TAKEN,
+        labels: 0,
     };
     let stream = inside.iter().find_map(|placed| placed.stream);
     for placed in inside {

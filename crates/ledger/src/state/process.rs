@@ -15,6 +15,7 @@ use crate::state::device::{Device, Devices, Watch};
 use crate::state::driver::Driver;
 use crate::state::given_back;
 use crate::state::gone::Gone;
+use crate::state::labels::Labels;
 use crate::state::loss::Loss;
 use crate::state::marks::Marks;
 use crate::state::pool::Pool;
@@ -58,6 +59,8 @@ pub(crate) struct Process {
     pub(crate) stacks: Stacks,
     pub(crate) steps: Steps,
     pub(crate) marks: Marks,
+    #[serde(default)]
+    pub(crate) labels: Labels,
     pub(crate) readings: Readings,
     /// What the last reading cost: its duration, bytes and attempts.
     pub(crate) reading_cost: Option<ReadingCost>,
@@ -95,6 +98,7 @@ impl Process {
             stacks: Stacks::default(),
             steps: Steps::new(event.time_ns),
             marks: Marks::default(),
+            labels: Labels::default(),
             readings: Readings::default(),
             reading_cost: None,
             shed: Gone::default(),
@@ -120,6 +124,7 @@ impl Process {
             steps: &mut self.steps,
             time_ns: event.time_ns,
             tid: event.tid,
+            labels: self.labels.of(event.tid),
             nothing_missed: self.facts.from_start && self.pool_way_in,
         };
         match &event.body {
@@ -198,6 +203,12 @@ impl Process {
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             Body::Mark(mark) => {
+                if let Some((addr, label)) = self.labels.take(mark, event.tid) {
+                    self.pool.label(addr, |set| self.labels.with(set, &label));
+                }
+                if Labels::is_one(mark) {
+                    return;
+                }
                 self.marks.take(mark, event);
                 let wanted = self.facts.step_name.as_deref();
                 let turn = scene.steps.mark(

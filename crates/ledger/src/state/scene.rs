@@ -5,6 +5,7 @@
 
 use crate::growth::group::Groups;
 use crate::state::device::Devices;
+use crate::state::labels::LabelSet;
 use crate::state::stacks::{StackIndex, Stacks};
 use crate::steps::Steps;
 
@@ -17,6 +18,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) stack: StackIndex,
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
+    /// The labels of what the thread allocates now.
+    pub(crate) labels: LabelSet,
     /// Tracing began before the first allocation, and the pool is watched.
     pub(crate) nothing_missed: bool,
 }

@@ -503,6 +503,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                         state: BlockState::Active,
                         since_ns: 0,
                         stack: 0,
+                        labels: 0,
                     })
                     .collect(),
             })
@@ -525,6 +526,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
         trace_dropped: 0,
         stacks: Vec::new(),
         coverage: Vec::new(),
+        labels: vec![Vec::new()],
     }
 }
 

@@ -25,6 +25,8 @@ const ROWS: u32 = 20;
 /// are activations. For all else rules decide, by the way on which it is held, by the stack that allocated it and by its pool. Rules are
 /// data: --rules adds your own, --rule-set takes another set, and --explain says for a block why it is what it is.
 ///
+/// A program can label its memory by the Python package (memscope.describe); the sums of these labels stand below.
+///
 /// Where the device says how much of it is in use, what nobody explains is shown too. CPython 3.9 to 3.15, with the GIL; without Python,
 /// only rules decide. A recording has no objects that could be read.
 #[derive(Debug, clap::Args)]
@@ -196,7 +198,31 @@ fn categories(device: &v1::OwnedDevice) -> String {
         Column::Right("SHARE"),
         Column::Left(""),
     ];
-    format!("\n{ordinal}{in_use}\n{}", table(&head, rows))
+    let labels = labels(device, share);
+    format!("\n{ordinal}{in_use}\n{}{labels}", table(&head, rows))
+}
+
+/// The table of the labels that the program gives its memory; nothing where it gives none.
+fn labels(device: &v1::OwnedDevice, share: impl Fn(u64) -> String) -> String {
+    if device.labels.is_empty() {
+        return String::new();
+    }
+    let head = [
+        Column::Left("LABEL"),
+        Column::Right("BLOCKS"),
+        Column::Right("SIZE"),
+        Column::Right("SHARE"),
+    ];
+    let rows = device.labels.iter().map(|one| {
+        let blocks = one.blocks.unwrap_or_default();
+        vec![
+            plain(&one.category),
+            grouped(blocks.count),
+            bytes(blocks.bytes),
+            share(blocks.bytes),
+        ]
+    });
+    format!("\n{}", table(&head, rows.collect()))
 }
 
 /// The table of uses.
@@ -208,19 +234,26 @@ fn rows(owners: &[v1::Owner]) -> String {
         Column::Right("BLOCKS"),
         Column::Right("SIZE"),
         Column::Left("ALLOCATED AT"),
+        Column::Left("LABELS"),
     ];
+    let are_labelled = owners.iter().any(|owner| !owner.labels.is_empty());
+    let columns = head.len() - usize::from(!are_labelled);
     let rows = owners.iter().map(|owner| {
         let blocks = owner.blocks.unwrap_or_default();
-        vec![
+        let mut row = vec![
             words(&owner.category),
             what(owner),
             plain(&owner.kind),
             grouped(blocks.count),
             bytes(blocks.bytes),
             plain(&short(&owner.place)),
-        ]
+        ];
+        if are_labelled {
+            row.push(plain(&owner.labels.join(", ")));
+        }
+        row
     });
-    table(&head, rows.collect())
+    table(&head[..columns], rows.collect())
 }
 
 /// `__main__.model.layers.0.weight`, `__main__.optimizer.state[layers.0.weight].exp_avg`

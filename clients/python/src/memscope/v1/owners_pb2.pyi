@@ -115,6 +115,7 @@ class Owner(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     """Its category: `weights`, `gradients`, `optimizer_state`, `buffers`, `activations`, `kv_cache`, or another that a rule gives."""
     device: _builtins.int
@@ -147,6 +148,10 @@ class Owner(_message.Message):
     def unsure(self) -> _snapshot_pb2.Amount:
         """Of these, blocks of which a second reading did not show the same."""
 
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The labels that the program gave these blocks (`memscope.describe`), the outermost first."""
+
     def __init__(
         self,
         *,
@@ -162,10 +167,11 @@ class Owner(_message.Message):
         place: _builtins.str = ...,
         address: _builtins.int = ...,
         evidence: Global___OwnerEvidence.ValueType = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "blocks", b"blocks", "device", b"device", "unsure", b"unsure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "address", b"address", "also", b"also", "blocks", b"blocks", "category", b"category", "device", b"device", "evidence", b"evidence", "key", b"key", "kind", b"kind", "name", b"name", "owner", b"owner", "place", b"place", "unsure", b"unsure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "address", b"address", "also", b"also", "blocks", b"blocks", "category", b"category", "device", b"device", "evidence", b"evidence", "key", b"key", "kind", b"kind", "labels", b"labels", "name", b"name", "owner", b"owner", "place", b"place", "unsure", b"unsure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015
@@ -221,6 +227,7 @@ class OwnedDevice(_message.Message):
     DEVICE_USED_BYTES_FIELD_NUMBER: _builtins.int
     UNEXPLAINED_BYTES_FIELD_NUMBER: _builtins.int
     DEVICE_USED_IS_OLD_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process; unknown for some memory beside the pool."""
     pending_free_bytes: _builtins.int
@@ -241,6 +248,10 @@ class OwnedDevice(_message.Message):
     def blocks(self) -> _snapshot_pb2.Amount:
         """Sum of these."""
 
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnerCategory]:
+        """The labels that the program gives its blocks, under `category`, those with most bytes first. A block with several counts for each."""
+
     def __init__(
         self,
         *,
@@ -252,10 +263,11 @@ class OwnedDevice(_message.Message):
         device_used_bytes: _builtins.int | None = ...,
         unexplained_bytes: _builtins.int | None = ...,
         device_used_is_old: _builtins.bool = ...,
+        labels: _abc.Iterable[Global___OwnerCategory] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "device", b"device", "device_used_bytes", b"device_used_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "categories", b"categories", "device", b"device", "device_used_bytes", b"device_used_bytes", "device_used_is_old", b"device_used_is_old", "pending_free_bytes", b"pending_free_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "categories", b"categories", "device", b"device", "device_used_bytes", b"device_used_bytes", "device_used_is_old", b"device_used_is_old", "labels", b"labels", "pending_free_bytes", b"pending_free_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_bytes: _TypeAlias = _typing.Literal["cached_bytes"]  # noqa: Y015
     _WhichOneofArgType__cached_bytes: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes"]  # noqa: Y015

@@ -3,6 +3,7 @@
 //! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps consistent with the blocks.
 
 use crate::fast_hash::FastMap;
+use crate::state::labels::LabelSet;
 use crate::state::membership::Membership;
 use crate::state::pool::totals::Sized;
 use crate::state::stacks::StackIndex;
@@ -35,6 +36,9 @@ pub(crate) struct Block {
     /// Freed by the program, still in use by a stream.
     pub(crate) pending: bool,
     pub(crate) origin: Origin,
+    /// The labels that the program gave it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) labels: LabelSet,
     /// Rounded bytes; a lower bound while `size` is open.
     pub(crate) rounded: u64,
     pub(crate) size: Sized,
@@ -47,6 +51,10 @@ pub(crate) struct Block {
     pub(crate) serial: u64,
     pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
+}
+
+const fn is_none(labels: &LabelSet) -> bool {
+    *labels == 0
 }
 
 /// Blocks by address.

@@ -24,6 +24,7 @@ use crate::event::{PoolOom, PoolReport, TraceAction};
 use crate::fast_hash::FastMap;
 use crate::report::Space;
 use crate::state::driver::Driver;
+use crate::state::labels::LabelSet;
 use crate::state::membership::{GroupKey, Membership};
 use crate::state::pool::block::{Block, Blocks, FreedSize, Half, Origin};
 use crate::state::pool::deferred::Deferred;
@@ -287,6 +288,7 @@ impl Pool {
                 device: new.device,
                 pending: false,
                 origin: Origin::Seen,
+                labels: scene.labels,
                 rounded,
                 size,
                 requested: new.requested,
@@ -306,6 +308,13 @@ impl Pool {
         self.suspects
             .came(new.addr, blocks.len(), |addr| blocks.contains_key(&addr));
         self.last_serial
+    }
+
+    /// Gives the block at an address other labels.
+    pub(crate) fn label(&mut self, addr: u64, labels: impl FnOnce(LabelSet) -> LabelSet) {
+        if let Some(block) = self.blocks.get_mut(&addr) {
+            block.labels = labels(block.labels);
+        }
     }
 
     /// A step ends at this moment.

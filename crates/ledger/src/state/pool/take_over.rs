@@ -254,6 +254,7 @@ impl Pool {
             device: unseen.device,
             pending,
             origin: unseen.origin,
+            labels: 0,
             rounded: found.rounded,
             size: Sized::EXACT,
             requested: found.requested(),

@@ -184,6 +184,7 @@ impl Pool {
                     device,
                     pending: true,
                     origin: Origin::Seen,
+                    labels: 0,
                     rounded: trace.block_size.unwrap_or(least_rounded(trace.size)),
                     size: Sized::EXACT,
                     requested: Some(trace.size),

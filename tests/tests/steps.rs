@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Asking, Daemon, LONG, Library, Torch, Value, library, number, scratch, sim, until,
+    Asking, Daemon, LONG, Library, Program, Torch, Value, library, number, scratch, sim, until,
     workload_line,
 };
 
@@ -560,4 +560,57 @@ fn exported_as_msmemscopes_files_and_imported_again() {
         assert_eq!(again[figure], device[figure], "{figure}");
     }
     torch.finish();
+}
+
+/// The lines of a monitor that is a part of the program, and those that memscope writes of the same steps.
+fn lines_of_the_monitor(every: &str) {
+    let daemon = Daemon::start();
+    let command = sim().python_with_package("kempner.py");
+    let mut program = Program::start("kempner.py", command);
+    program.hear();
+    let pid = program.pid_text();
+    daemon.json(&["attach", "--pid", &pid]);
+    let told = program.ask(every);
+    let own: Vec<&str> = told["lines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| line.as_str().unwrap())
+        .collect();
+    assert!(own.len() >= 6, "{own:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshots");
+    let path = path.to_str().unwrap();
+    let kempner = ["steps", "--pid", &pid, "--format", "kempner", "--last", "0"];
+    let more = [
+        "--every",
+        every,
+        "--snapshot-step",
+        "20",
+        "--snapshot-dir",
+        path,
+    ];
+    let said = daemon.ctl(&[&kempner[..], &more].concat());
+    let text = said.text();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("[step "))
+        .collect();
+    assert_eq!(lines, own);
+    let snapshot = format!("{path}/snapshot_step_20_device_0.pickle");
+    assert!(std::fs::metadata(&snapshot).unwrap().len() > 1000);
+    let last = daemon.ctl(&[&kempner[..5], &["--every", every, "--last", "3"]].concat());
+    assert!(last.text().contains(own[own.len() - 1]));
+    let count = last
+        .text()
+        .lines()
+        .filter(|line| line.starts_with("[step "))
+        .count();
+    assert_eq!(count, 3);
+}
+
+#[test]
+fn steps_are_told_as_a_monitor_in_the_program_tells_them() {
+    lines_of_the_monitor("1");
+    lines_of_the_monitor("5");
 }

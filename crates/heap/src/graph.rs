@@ -80,9 +80,7 @@ impl Graph {
         target: u64,
         what: What,
     ) -> Option<u32> {
-        if let Some(known) = self.numbers.get(&target) {
-            return (*known != NONE).then_some(*known);
-        }
+        // Most references lead to numbers and texts, which are told by their types; to look for them among the vertices costs more.
         let kind = match what {
             What::Impl => IMPL,
             What::Node => NODE,
@@ -94,6 +92,9 @@ impl Graph {
                 }
             }
         };
+        if let Some(known) = self.numbers.get(&target) {
+            return Some(*known);
+        }
         if self.vertices.len() >= MOST_OBJECTS {
             self.is_cut = true;
             return None;
@@ -217,7 +218,10 @@ impl Graph {
         if !matches!(kind, Kind::Dict | Kind::List) {
             return None;
         }
-        Part::of(&heap.string(name)?, kind)
+        match heap.texts.get(&name) {
+            Some(known) => Part::of(known.as_deref()?, kind),
+            None => Part::of(&heap.string(name)?, kind),
+        }
     }
 
     fn keep_part(&mut self, from: u32, part: Option<Part>, address: u64) {

@@ -5,6 +5,7 @@ use memscope_python::Layout;
 
 use crate::pages::{ByAddress, Pages};
 use crate::shapes::{Torch, Type};
+use crate::types::RECENT_TYPES;
 
 /// Minor version of Python 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +21,8 @@ pub(crate) struct Heap<'a, M: ?Sized> {
     pub types: Vec<Type>,
     /// The number of each type by its address; `None` where there is no type.
     pub type_numbers: ByAddress<Option<u32>>,
+    /// Those that were looked for last.
+    pub recent_types: Box<[(u64, Option<u32>)]>,
     /// Where classes have their names.
     pub class_names_at: Option<u64>,
     /// Where PyTorch's tensors keep what, once that is known.
@@ -37,6 +40,7 @@ impl<'a, M: Memory + ?Sized> Heap<'a, M> {
             code_type,
             types: Vec::new(),
             type_numbers: ByAddress::default(),
+            recent_types: vec![(0, None); RECENT_TYPES].into(),
             class_names_at: None,
             torch: Torch::default(),
             texts: ByAddress::default(),

@@ -11,6 +11,8 @@ const PAGE: u64 = 1 << 15;
 const PIECE: u64 = 1 << 12;
 /// Most pages that are kept at a time, 256 MiB.
 const MOST_PAGES: usize = 8 << 10;
+/// Pages whose places are found without looking into the map: those that were looked at last, by the lowest bits of their numbers.
+const RECENT: usize = 4 << 10;
 /// Most bytes that are read of a process in one reading.
 pub const MOST_READ: u64 = 8 << 30;
 
@@ -28,8 +30,9 @@ pub(crate) struct Pages<'a, M: ?Sized> {
     memory: &'a M,
     pages: ByAddress<u32>,
     kept: Vec<Page>,
-    /// The page that was looked at last, and its place in `kept`.
-    last: (u64, u32),
+    /// Pages that were looked at, and their places in `kept`. References lead from anywhere to anywhere, so that the one that was looked
+    /// at last is seldom enough.
+    recent: Box<[(u64, u32)]>,
     /// Bytes that were read.
     pub read: u64,
 }
@@ -40,7 +43,7 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
             memory,
             pages: ByAddress::default(),
             kept: Vec::new(),
-            last: (u64::MAX, 0),
+            recent: vec![(u64::MAX, 0); RECENT].into(),
             read: 0,
         }
     }
@@ -49,7 +52,7 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
     pub fn forget(&mut self) {
         self.pages.clear();
         self.kept.clear();
-        self.last = (u64::MAX, 0);
+        self.recent.fill((u64::MAX, 0));
     }
 
     /// Whether so much was read that the reading must end.
@@ -58,14 +61,17 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
     }
 
     fn page(&mut self, number: u64) -> Option<&Page> {
-        if self.last.0 != number {
-            let at = match self.pages.get(&number) {
-                Some(at) => *at,
-                None => self.fetch(number)?,
-            };
-            self.last = (number, at);
+        let slot = number as usize % RECENT;
+        let (known, at) = self.recent[slot];
+        if known == number {
+            return self.kept.get(at as usize);
         }
-        self.kept.get(self.last.1 as usize)
+        let at = match self.pages.get(&number) {
+            Some(at) => *at,
+            None => self.fetch(number)?,
+        };
+        self.recent[slot] = (number, at);
+        self.kept.get(at as usize)
     }
 
     fn fetch(&mut self, number: u64) -> Option<u32> {

@@ -42,6 +42,9 @@ const DEEPEST: u32 = 64;
 /// `T_OBJECT` and `T_OBJECT_EX`: members that are references to objects.
 const OBJECT_MEMBERS: [u32; 2] = [6, 16];
 
+/// Types that are found without looking into the map, by the lowest bits of their addresses.
+pub(crate) const RECENT_TYPES: usize = 1 << 10;
+
 impl<M: Memory + ?Sized> Heap<'_, M> {
     /// The type of the object at this address; `None` where there is no object.
     pub fn type_of(&mut self, object: u64) -> Option<u32> {
@@ -54,7 +57,14 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
 
     /// The type at this address.
     fn type_at(&mut self, address: u64, depth: u32) -> Option<u32> {
+        let slot = (address >> 4) as usize % RECENT_TYPES;
+        if let (known, Some(number)) = self.recent_types[slot]
+            && known == address
+        {
+            return Some(number);
+        }
         if let Some(known) = self.type_numbers.get(&address) {
+            self.recent_types[slot] = (address, *known);
             return *known;
         }
         let number = self.read_type(address, depth).and_then(|made| {

@@ -332,6 +332,7 @@ fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
                 max_allocated_bytes: levels.max,
                 end_allocated_bytes: levels.end,
                 max_reserved_bytes: levels.max_reserved,
+                end_reserved_bytes: levels.end_reserved,
                 reserved_at_max_bytes: levels.reserved_at_max,
                 allocs: levels.allocs,
                 frees: levels.frees,

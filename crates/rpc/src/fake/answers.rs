@@ -420,6 +420,7 @@ fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
         end_allocated_bytes: 2 << 20,
         max_reserved_bytes: 8 << 20,
         reserved_at_max_bytes: 6 << 20,
+        end_reserved_bytes: 7 << 20,
         allocs: 100,
         frees: 99,
         allocated_bytes: 9 << 20,

@@ -224,6 +224,7 @@ class StepRow(_message.Message):
     ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
     FREED_BYTES_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    END_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Number, from 1."""
     from_boot_ns: _builtins.int
@@ -254,6 +255,8 @@ class StepRow(_message.Message):
     """What the level fell by, summed up, bytes."""
     steps: _builtins.int
     """How many steps the row tells of, the last one with the number `step`."""
+    end_reserved_bytes: _builtins.int
+    """Reserved bytes at its end."""
     def __init__(
         self,
         *,
@@ -272,10 +275,11 @@ class StepRow(_message.Message):
         allocated_bytes: _builtins.int = ...,
         freed_bytes: _builtins.int = ...,
         steps: _builtins.int = ...,
+        end_reserved_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "device", b"device"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "allocated_bytes", b"allocated_bytes", "allocs", b"allocs", "device", b"device", "end_allocated_bytes", b"end_allocated_bytes", "freed_bytes", b"freed_bytes", "frees", b"frees", "from_boot_ns", b"from_boot_ns", "max_allocated_bytes", b"max_allocated_bytes", "max_reserved_bytes", b"max_reserved_bytes", "min_allocated_bytes", b"min_allocated_bytes", "reserved_at_max_bytes", b"reserved_at_max_bytes", "source", b"source", "step", b"step", "steps", b"steps", "to_boot_ns", b"to_boot_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "allocated_bytes", b"allocated_bytes", "allocs", b"allocs", "device", b"device", "end_allocated_bytes", b"end_allocated_bytes", "end_reserved_bytes", b"end_reserved_bytes", "freed_bytes", b"freed_bytes", "frees", b"frees", "from_boot_ns", b"from_boot_ns", "max_allocated_bytes", b"max_allocated_bytes", "max_reserved_bytes", b"max_reserved_bytes", "min_allocated_bytes", b"min_allocated_bytes", "reserved_at_max_bytes", b"reserved_at_max_bytes", "source", b"source", "step", b"step", "steps", b"steps", "to_boot_ns", b"to_boot_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015

@@ -1,7 +1,14 @@
 //! `steps`: the steps of a process, and the lowest and highest memory in each.
 
+mod kempner;
+
+use std::path::PathBuf;
+
 use super::run::Run;
+use crate::client::Client;
 use crate::failure::{Exit, Failure};
+use crate::file::{Target, export};
+use crate::output;
 use crate::process::Process;
 use crate::render::steps::{line, summary};
 use crate::render::table::{Column, table};
@@ -25,6 +32,7 @@ use memscope_proto::v1;
 #[command(after_help = "Examples:
   memscope-ctl steps --pid 4242
   memscope-ctl steps --pid 4242 --last 50 --survivors 20
+  memscope-ctl steps --pid 4242 --format kempner --every 100 --snapshot-step 500
   memscope-ctl attach --pid 4242 --steps 'train step *'")]
 pub(crate) struct Steps {
     #[command(flatten)]
@@ -38,21 +46,78 @@ pub(crate) struct Steps {
     /// Also the first blocks that outlived their step, at most so many.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) survivors: u32,
+    /// How to show them: a table, or lines as KempnerForge's memory monitor logs them.
+    #[arg(long, value_name = "FORMAT", default_value = "table", value_parser = ["table", "kempner"], conflicts_with = "survivors")]
+    pub(crate) format: String,
+    /// With --format kempner: the device.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) device: i32,
+    /// With --format kempner: also write a snapshot of the end of this step, for PyTorch's viewer.
+    #[arg(long, value_name = "STEP")]
+    pub(crate) snapshot_step: Option<u64>,
+    /// The folder for that snapshot, which gets KempnerForge's name for it: snapshot_step_N_device_D.pickle.
+    #[arg(long, value_name = "DIR", default_value = "memory_snapshots")]
+    pub(crate) snapshot_dir: PathBuf,
 }
 
 impl Run for Steps {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
+        let is_kempner = self.format == "kempner";
         let question = v1::StepsRequest {
             pid: client.choose(self.process.pid()).await?,
-            limit: self.last,
+            // The peak of a line depends on the one before it.
+            limit: if is_kempner { 0 } else { self.last },
             survivors: self.survivors,
             every: self.every,
         };
         let answer = client
             .ask(question, async |mut rpc, request| rpc.steps(request).await)
             .await?;
+        if is_kempner && !session.global.json {
+            return self.kempner(&client, &answer).await;
+        }
         session.show(&answer, text)
+    }
+}
+
+impl Steps {
+    /// What KempnerForge's monitor does in a program.
+    async fn kempner(&self, client: &Client, answer: &v1::StepsResponse) -> Result<Exit, Failure> {
+        let pid = answer.pid;
+        let stats = client
+            .ask(v1::StatsRequest { pid }, async |mut rpc, request| {
+                rpc.stats(request).await
+            })
+            .await?;
+        let device = Some(self.device);
+        let found = stats.devices.iter().find(|one| one.device == device);
+        let total = found.and_then(|one| one.total_bytes);
+        let (every, last) = (u64::from(self.every), self.last as usize);
+        for line in kempner::lines(&answer.rows, device, every, last, total) {
+            output::text(&format!("{line}\n"))?;
+        }
+        if let Some(step) = self.snapshot_step {
+            let name = format!("snapshot_step_{step}_device_{}.pickle", self.device);
+            let path = self.snapshot_dir.join(name);
+            std::fs::create_dir_all(&self.snapshot_dir).map_err(|source| Failure::Output {
+                what: format!("the folder {} cannot be made", self.snapshot_dir.display()),
+                source,
+            })?;
+            let mut target = Target::open(Some(&path))?;
+            let question = v1::ExportRequest {
+                pid,
+                format: v1::ExportFormat::MemoryViz.into(),
+                at: Some(v1::Moment {
+                    moment: Some(v1::moment::Moment::Step(step)),
+                }),
+                ..v1::ExportRequest::default()
+            };
+            export(client, question, &mut target).await?;
+            crate::file::told(target, pid, false)?;
+        }
+        output::text(&coverage(&answer.coverage))?;
+        Ok(Exit::Done)
     }
 }
 

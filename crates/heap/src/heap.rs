@@ -5,7 +5,9 @@ use memscope_python::Layout;
 
 use crate::pages::{ByAddress, Pages};
 use crate::shapes::{Torch, Type};
-use crate::types::RECENT_TYPES;
+
+/// Types that are found without looking into the map, by the lowest bits of their addresses.
+pub(crate) const RECENT_TYPES: usize = 1 << 10;
 
 /// Minor version of Python 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 
 use memscope_memory::Memory;
 
-use crate::heap::{Heap, Minor};
+use crate::heap::{Heap, Minor, RECENT_TYPES};
 use crate::shapes::{Attributes, Kind, Member, Type, Value};
 
 /// Offsets in a type object. They are the same in CPython 3.9 to 3.15, with the GIL and without debug checks.
@@ -41,9 +41,6 @@ const MOST_MEMBERS: u64 = 128;
 const DEEPEST: u32 = 64;
 /// `T_OBJECT` and `T_OBJECT_EX`: members that are references to objects.
 const OBJECT_MEMBERS: [u32; 2] = [6, 16];
-
-/// Types that are found without looking into the map, by the lowest bits of their addresses.
-pub(crate) const RECENT_TYPES: usize = 1 << 10;
 
 impl<M: Memory + ?Sized> Heap<'_, M> {
     /// The type of the object at this address; `None` where there is no object.

@@ -27,7 +27,7 @@ from ._around import F, around
 from ._errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor  # type: ignore[import-not-found,unused-ignore]
 
 __all__ = ["Label", "describer"]
 

@@ -42,7 +42,7 @@ from . import _config, _library, _marks
 from ._errors import ConfigError, MemscopeError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor  # type: ignore[import-not-found,unused-ignore]
 
 __all__ = ["Change", "CorruptionWarning", "changes", "dropped", "remove", "watch"]
 
@@ -123,21 +123,21 @@ def _extent(tensor: Tensor) -> int:
     if tensor.numel() == 0:
         return 0
     last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride()))
-    return (last + 1) * tensor.element_size()
+    return int((last + 1) * tensor.element_size())
 
 
 class _TensorWatch(_Watch):
     """Of a tensor: it is not kept alive, and what its storage is resized to is followed."""
 
     def __init__(self, tensor: Tensor, name: str, most: int | None, full: bool) -> None:
-        from torch.multiprocessing.reductions import StorageWeakRef
+        from torch.multiprocessing.reductions import StorageWeakRef  # type: ignore[import-not-found,unused-ignore]
 
         super().__init__(name, tensor.device, _extent(tensor), most, full)
         self.offset = tensor.storage_offset() * tensor.element_size()
         self.reference = StorageWeakRef(tensor.untyped_storage())
 
     def _storage(self) -> Any:
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
 
         if self.reference.expired():
             return None
@@ -237,7 +237,7 @@ _modes = threading.local()
 
 def _torch() -> Any:
     try:
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise MemscopeError("there is no PyTorch to watch with", "install torch") from error
     return torch
@@ -328,7 +328,7 @@ def _enter() -> None:
 
 
 def _begin(torch: Any, new: _Watch) -> None:
-    from torch.utils import _python_dispatch
+    from torch.utils import _python_dispatch  # type: ignore[import-not-found,unused-ignore]
 
     _refuse_other_modes()
     # What cannot be read is refused now, and not by the first operator. Reading has operators of its own.
@@ -343,7 +343,7 @@ def _begin(torch: Any, new: _Watch) -> None:
 
 
 def _innermost_mode() -> Any:
-    from torch.utils import _python_dispatch
+    from torch.utils import _python_dispatch  # type: ignore[import-not-found,unused-ignore]
 
     return _python_dispatch._get_current_dispatch_mode()
 
@@ -404,7 +404,7 @@ def _settle(torch: Any, watch: _Watch) -> None:
 
 def _captures(torch: Any) -> bool:
     """While a graph is captured nothing can be waited for or copied."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def _operator(function: Any) -> str:
@@ -449,7 +449,7 @@ def _program() -> tuple[str, int, str] | None:
 
 def _lies_in(value: Any, begin: int, watch: _Watch) -> bool:
     """Whether a tensor, or one of several, has some of the watched memory, which begins there."""
-    import torch
+    import torch  # type: ignore[import-not-found,unused-ignore]
 
     if isinstance(value, (list, tuple)):
         return any(_lies_in(one, begin, watch) for one in value)
@@ -460,7 +460,7 @@ def _lies_in(value: Any, begin: int, watch: _Watch) -> bool:
     except (RuntimeError, NotImplementedError):
         # A tensor without memory of its own, as a sparse one.
         return False
-    return own < begin + watch.length and begin < own + length
+    return bool(own < begin + watch.length and begin < own + length)
 
 
 def _writes_to(function: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, watch: _Watch) -> bool:
@@ -550,9 +550,9 @@ def _mode_class() -> type:
     """The dispatch mode, made when PyTorch is there."""
     global _mode
     if _mode is None:
-        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._python_dispatch import TorchDispatchMode  # type: ignore[import-not-found,unused-ignore]
 
-        class Watching(TorchDispatchMode):
+        class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             """Runs each operator between two checks."""
 
             def __torch_dispatch__(

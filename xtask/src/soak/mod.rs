@@ -238,7 +238,7 @@ fn hard_load(
     leftovers::traces_nothing(&daemon)?;
     let after = Held::again(daemon.pid(), &pins, &before)?;
     let bytes = leftovers::code_is_the_files(trainer.pid(), &probed)?;
-    let (middle, last, is_level) = memory.level();
+    let (level, is_level) = memory.level();
     println!(
         "{ready}; {} stacks, {seconds:.0} s, journal {journal} MiB, {segments} segments begun (one in {:.1} s); {made} records, {:.0} a second\n",
         options.stacks,
@@ -247,7 +247,7 @@ fn hard_load(
     );
     print!("{}{}{}", memory.table(), moments.table(), guests.table());
     println!(
-        "\nAnonymous memory, median: {middle} KiB in the middle fifth, {last} KiB in the last. The daemon's own: before {}; after {}. \
+        "\n{level}. The daemon's own: before {}; after {}. \
          {bytes} bytes of code in the long-lived process equal the files.",
         before.words(),
         after.words(),

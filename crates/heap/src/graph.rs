@@ -3,8 +3,8 @@
 use memscope_memory::Memory;
 
 use crate::heap::{Heap, Minor};
+use crate::numbers::Numbers;
 use crate::objects::{Found, Label, Reference, What};
-use crate::pages::ByAddress;
 use crate::shapes::{Kind, Part, Seen};
 
 /// The number that stands for no vertex.
@@ -63,7 +63,7 @@ impl Vertex {
 #[derive(Default)]
 pub(crate) struct Graph {
     pub vertices: Vec<Vertex>,
-    numbers: ByAddress<u32>,
+    numbers: Numbers,
     /// Vertices by their distance, which are still to be looked at.
     waiting: Vec<Vec<u32>>,
     /// References to what makes an object a module of `torch.nn` or an optimizer.
@@ -73,6 +73,15 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
+    /// One with room for what so many objects that the collector knows lead to.
+    pub fn of(objects: usize) -> Graph {
+        let room = (objects + objects / 2).min(MOST_OBJECTS);
+        Graph {
+            vertices: Vec::with_capacity(room),
+            ..Graph::default()
+        }
+    }
+
     /// The vertex at the end of a reference; `None` for what cannot lead to a tensor.
     fn vertex<M: Memory + ?Sized>(
         &mut self,
@@ -92,8 +101,8 @@ impl Graph {
                 }
             }
         };
-        if let Some(known) = self.numbers.get(&target) {
-            return Some(*known);
+        if let Some(known) = self.numbers.get(target) {
+            return Some(known);
         }
         if self.vertices.len() >= MOST_OBJECTS {
             self.is_cut = true;
@@ -240,7 +249,9 @@ impl Graph {
         let mut found = Found::new();
         let mut rest = Vec::new();
         for object in tracked {
-            if let Some(number) = self.vertex(heap, *object, What::Object)
+            // Most of them are vertices already.
+            let known = self.numbers.get(*object);
+            if let Some(number) = known.or_else(|| self.vertex(heap, *object, What::Object))
                 && self.vertices[number as usize].phase == Phase::Nowhere
             {
                 rest.push(number);

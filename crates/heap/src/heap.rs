@@ -4,10 +4,13 @@ use memscope_memory::Memory;
 use memscope_python::Layout;
 
 use crate::pages::{ByAddress, Pages};
-use crate::shapes::{Torch, Type};
+use crate::shapes::{Keys, Torch, Type};
 
 /// Types that are found without looking into the map, by the lowest bits of their addresses.
 pub(crate) const RECENT_TYPES: usize = 1 << 10;
+
+/// Tables of keys that are not read again, by the lowest bits of their addresses.
+pub(crate) const RECENT_KEYS: usize = 1 << 10;
 
 /// Minor version of Python 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +28,8 @@ pub(crate) struct Heap<'a, M: ?Sized> {
     pub type_numbers: ByAddress<Option<u32>>,
     /// Those that were looked for last.
     pub recent_types: Box<[(u64, Option<u32>)]>,
+    /// Tables of keys that were looked at last, as they were then.
+    pub recent_keys: Box<[(u64, Option<Keys>)]>,
     /// Where classes have their names.
     pub class_names_at: Option<u64>,
     /// Where PyTorch's tensors keep what, once that is known.
@@ -43,9 +48,16 @@ impl<'a, M: Memory + ?Sized> Heap<'a, M> {
             types: Vec::new(),
             type_numbers: ByAddress::default(),
             recent_types: vec![(0, None); RECENT_TYPES].into(),
+            recent_keys: vec![(0, None); RECENT_KEYS].into(),
             class_names_at: None,
             torch: Torch::default(),
             texts: ByAddress::default(),
         }
+    }
+
+    /// Forgets what was read of objects, so that what is looked at next is read anew. Types are believed to stay what they are.
+    pub fn forget(&mut self) {
+        self.pages.forget();
+        self.recent_keys.fill((0, None));
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod graph;
 mod heap;
 mod names;
+mod numbers;
 mod objects;
 mod pages;
 mod reading;

@@ -2,8 +2,8 @@
 
 use memscope_memory::Memory;
 
-use crate::heap::{Heap, Minor};
-use crate::shapes::{Attributes, Kind};
+use crate::heap::{Heap, Minor, RECENT_KEYS};
+use crate::shapes::{Attributes, Keys, Kind};
 
 /// Most entries of a list, a dictionary or a set that are believed.
 const MOST_ENTRIES: u64 = 1 << 25;
@@ -103,17 +103,6 @@ fn object(found: &mut Found, label: Label, target: u64) {
             what: What::Object,
         });
     }
-}
-
-/// The entries of a table of keys.
-pub(crate) struct Keys {
-    entries: u64,
-    count: u64,
-    /// Bytes of an entry, and where the key is in it; the value follows.
-    stride: u64,
-    key_at: u64,
-    /// Whether all keys are text.
-    texts: bool,
 }
 
 impl<M: Memory + ?Sized> Heap<'_, M> {
@@ -236,8 +225,20 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    /// The table of keys at this address, if it is one.
+    /// The table of keys at this address, if it is one. All objects of a class share one.
     pub fn keys(&mut self, keys: u64) -> Option<Keys> {
+        let slot = (keys >> 4) as usize % RECENT_KEYS;
+        match self.recent_keys[slot] {
+            (known, found) if known == keys => found,
+            _ => {
+                let found = self.read_keys(keys);
+                self.recent_keys[slot] = (keys, found);
+                found
+            }
+        }
+    }
+
+    fn read_keys(&mut self, keys: u64) -> Option<Keys> {
         if self.minor < Minor(11) {
             let size = self.pages.word(keys.checked_add(8)?)?;
             let count = self.pages.word(keys + 32)?;
@@ -399,7 +400,6 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         let Some(made) = self.types.get(number as usize) else {
             return;
         };
-        let known: Vec<u32> = made.members.iter().map(|member| member.offset).collect();
         let dict_at = match made.attributes {
             Attributes::At(offset) => offset,
             _ => 0,
@@ -416,7 +416,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             if offset == weak_at
                 || offset == dict_at
                 || u64::from(offset) == tensor_at
-                || known.contains(&offset)
+                || self.has_member_at(number, offset)
             {
                 continue;
             }
@@ -443,6 +443,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 });
             }
         }
+    }
+
+    fn has_member_at(&self, number: u32, offset: u32) -> bool {
+        let members = self.types.get(number as usize).map(|made| &made.members);
+        members.is_some_and(|members| members.iter().any(|member| member.offset == offset))
     }
 
     /// The local variables of a frame, whose code object and variables are at these addresses.

@@ -10,7 +10,6 @@ use crate::graph::{Graph, IMPL, NODE, NONE, Phase, Vertex};
 use crate::heap::Heap;
 use crate::objects::{Found, Label, What};
 use crate::pages::ByAddress;
-use crate::shapes::Kind;
 use crate::telling::Telling;
 use crate::uses::{Made, Users};
 
@@ -25,16 +24,7 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     let interpreters = heap.interpreters(memory, runtime).map_err(threads)?;
     let blocks: ByAddress<u32> = wanted.blocks.iter().copied().zip(0..).collect();
     let tracked = heap.tracked(&interpreters);
-    let is_tensor = |heap: &mut Heap<'_, M>, object: u64| {
-        heap.type_of(object)
-            .is_some_and(|number| heap.types[number as usize].kind == Kind::Tensor)
-    };
-    let tensors: Vec<u64> = tracked
-        .iter()
-        .copied()
-        .filter(|object| is_tensor(&mut heap, *object))
-        .collect();
-    heap.learn(&tensors, &blocks);
+    heap.learn(&tracked.tensors, &blocks);
     let seeds = heap
         .seeds(memory, runtime, &interpreters)
         .map_err(threads)?;
@@ -44,9 +34,9 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     {
         return Err(HeapError::NoModules);
     }
-    let mut graph = Graph::default();
+    let mut graph = Graph::of(tracked.objects.len());
     graph.search(&mut heap, &seeds, Phase::Named);
-    graph.rest(&mut heap, &tracked);
+    graph.rest(&mut heap, &tracked.objects);
 
     let mut answer = Answer::new(&graph);
     answer.find(&mut heap, &blocks);
@@ -56,7 +46,7 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     answer.owners = uses.iter().map(|made| made.owner).collect();
     answer.owners.sort_unstable();
     answer.owners.dedup();
-    heap.pages.forget();
+    heap.forget();
     let again = heap
         .seeds(memory, runtime, &interpreters)
         .map_err(threads)?;

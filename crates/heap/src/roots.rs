@@ -7,7 +7,6 @@ use memscope_memory::Memory;
 use crate::graph::MOST_OBJECTS;
 use crate::heap::{Heap, Minor};
 use crate::objects::{Found, Label, Reference, What};
-use crate::pages::ByAddress;
 use crate::shapes::Kind;
 
 /// Bytes of an interpreter's state in which its modules and its lists of objects are looked for.
@@ -23,6 +22,14 @@ const MODULES: u32 = 2;
 
 /// The references by which a search begins, with their distances.
 pub(crate) type Seeds = Vec<(Reference, u32)>;
+
+/// Objects that the garbage collector knows.
+#[derive(Default)]
+pub(crate) struct Tracked {
+    pub objects: Vec<u64>,
+    /// The tensors among them.
+    pub tensors: Vec<u64>,
+}
 
 impl<M: Memory + ?Sized> Heap<'_, M> {
     /// The interpreters and the states of their threads.
@@ -114,10 +121,10 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    /// All objects that the collector knows, as far as its lists can be followed while they change.
-    pub fn tracked(&mut self, interpreters: &[u64]) -> Vec<u64> {
-        let mut seen: ByAddress<()> = ByAddress::default();
-        let mut all = Vec::new();
+    /// All objects that the collector knows, as far as its lists can be followed while they change. An object that is moved to another list
+    /// meanwhile may be told twice.
+    pub fn tracked(&mut self, interpreters: &[u64]) -> Tracked {
+        let mut tracked = Tracked::default();
         for interpreter in interpreters {
             for at in (0..STATE).step_by(8) {
                 let head = interpreter + at;
@@ -125,13 +132,15 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                     break;
                 }
                 if self.is_head(head) {
-                    // Where a list was changed while it was read, the rest of it is found from its other end.
-                    self.follow(head, 0, &mut seen, &mut all);
-                    self.follow(head, 8, &mut seen, &mut all);
+                    let last = self.follow(head, 0, None, &mut tracked);
+                    if last.is_some() {
+                        // The list was changed while it was read: the rest of it is found from its other end.
+                        self.follow(head, 8, last, &mut tracked);
+                    }
                 }
             }
         }
-        all
+        tracked
     }
 
     /// The next or the previous header of a list; the lowest bits are the collector's own.
@@ -151,18 +160,38 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             && self.type_of(previous + HEADER).is_some()
     }
 
-    fn follow(&mut self, head: u64, at: u64, seen: &mut ByAddress<()>, all: &mut Vec<u64>) {
-        let mut header = self.link(head, at);
-        while let Some(now) = header.filter(|now| *now != head) {
-            if self.type_of(now + HEADER).is_none()
-                || all.len() >= MOST_OBJECTS
-                || self.pages.is_spent()
-                || seen.insert(now, ()).is_some()
-            {
-                return;
+    /// Follows a list from its head in one direction, to its end or to `stop`. Returns the last header if the end was not reached.
+    fn follow(
+        &mut self,
+        head: u64,
+        at: u64,
+        stop: Option<u64>,
+        tracked: &mut Tracked,
+    ) -> Option<u64> {
+        let mut last = head;
+        // A list that was changed may lead into a circle: one of these headers is met again then (Brent).
+        let (mut met, mut steps, mut next_at) = (head, 0_u64, 2_u64);
+        loop {
+            let Some(now) = self.link(last, at) else {
+                return Some(last);
+            };
+            if now == head || Some(now) == stop {
+                return None;
             }
-            all.push(now + HEADER);
-            header = self.link(now, at);
+            let kind = self.type_of(now + HEADER);
+            let is_over = tracked.objects.len() >= MOST_OBJECTS || self.pages.is_spent();
+            let (Some(kind), false, false) = (kind, is_over, now == met) else {
+                return Some(last);
+            };
+            tracked.objects.push(now + HEADER);
+            if self.types[kind as usize].kind == Kind::Tensor {
+                tracked.tensors.push(now + HEADER);
+            }
+            steps += 1;
+            if steps == next_at {
+                (met, next_at) = (now, next_at * 2);
+            }
+            last = now;
         }
     }
 }

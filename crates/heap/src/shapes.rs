@@ -148,3 +148,15 @@ pub(crate) struct Seen {
     pub part: Part,
     pub address: u64,
 }
+
+/// The entries of a table of keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys {
+    pub entries: u64,
+    pub count: u64,
+    /// Bytes of an entry, and where the key is in it; the value follows.
+    pub stride: u64,
+    pub key_at: u64,
+    /// Whether all keys are text.
+    pub texts: bool,
+}

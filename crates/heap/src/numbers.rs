@@ -15,7 +15,7 @@ const SLOTS: usize = 1 << (PIECE - APART);
 const MOST_TABLES: usize = 16 << 10;
 /// Tables whose places are found without looking into the map, by the lowest bits of their numbers.
 const RECENT: usize = 4 << 10;
-/// No vertex.
+/// Stands in a table for an address at which no vertex is known.
 const NONE: u32 = u32::MAX;
 
 /// Numbers of vertices.

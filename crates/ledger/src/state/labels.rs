@@ -136,21 +136,17 @@ impl Labels {
 
     /// Ends a range, which may have begun in another thread. What lies inside of it keeps its label until it ends, too.
     fn end(&mut self, range: u64, tid: u32) {
-        if self.threads.is_empty() {
+        // 0 is the innermost range of the thread, of whatever kind; a range with a label ends by its own number.
+        if range == 0 || self.threads.is_empty() {
             return;
         }
-        let is_it = |open: &Open| open.range == range;
-        let of_own = self.threads.get(&tid).is_some_and(|open| {
-            // 0 is the innermost range of the thread, of whatever kind: no range of a label has this number.
-            open.iter().any(is_it)
-        });
-        let thread = if of_own {
-            Some(tid)
-        } else {
-            let mut others = self.threads.iter();
-            others
-                .find(|(_, open)| open.iter().any(is_it))
-                .map(|(tid, _)| *tid)
+        let has_it = |open: &[Open]| open.iter().any(|open| open.range == range);
+        let thread = match self.threads.get(&tid) {
+            Some(open) if has_it(open) => Some(tid),
+            _ => {
+                let mut others = self.threads.iter();
+                others.find(|(_, open)| has_it(open)).map(|(tid, _)| *tid)
+            }
         };
         let Some(open) = thread.and_then(|tid| self.threads.get_mut(&tid)) else {
             return;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::places::tool;
-use crate::program::run;
+use crate::program::{Program, run};
 
 /// A question to memscope-ctl that is not yet asked.
 pub struct Asking {
@@ -68,6 +68,11 @@ impl Asking {
     pub fn inside(mut self, folder: &Path) -> Asking {
         self.command.current_dir(folder);
         self
+    }
+
+    /// Asks, and does not wait for the end of the answer.
+    pub fn start(self) -> Program {
+        Program::start("memscope-ctl", self.command)
     }
 
     /// Asks.

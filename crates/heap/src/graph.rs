@@ -2,6 +2,7 @@
 
 use memscope_memory::Memory;
 
+use crate::cycles;
 use crate::heap::{Heap, Minor};
 use crate::numbers::Numbers;
 use crate::objects::{Found, Label, Reference, What};
@@ -121,6 +122,11 @@ impl Graph {
         });
         self.numbers.insert(target, number);
         Some(number)
+    }
+
+    /// The vertex at this address, if something leads there.
+    pub fn number_of(&self, address: u64) -> Option<u32> {
+        self.numbers.find(address)
     }
 
     fn expand<M: Memory + ?Sized>(heap: &mut Heap<'_, M>, vertex: &Vertex, found: &mut Found) {
@@ -297,18 +303,44 @@ impl Graph {
         if self.is_cut {
             return;
         }
-        let garbage: Vec<(Reference, u32)> = rest
-            .iter()
-            .filter(|number| self.vertices[**number as usize].phase == Phase::Nowhere)
+        rest.retain(|number| self.vertices[*number as usize].phase == Phase::Nowhere);
+        let garbage: Vec<(Reference, u32)> = self
+            .beginnings(heap, &rest)
+            .into_iter()
             .map(|number| {
-                let vertex = &self.vertices[*number as usize];
+                let vertex = &self.vertices[number as usize];
                 let kind = heap.types.get(vertex.kind as usize).map(|made| made.kind);
-                // An object of a class says more of a cycle than a dictionary in it.
-                let distance = if kind == Some(Kind::Other) { 0 } else { 16 };
-                (self.seed(*number, Label::Garbage), distance)
+                // An object of a class says more of a cycle than a dictionary in it, and anything says more than the tensor itself.
+                let distance = match kind {
+                    Some(Kind::Other) => 0,
+                    Some(Kind::Type) => 8,
+                    Some(Kind::Tensor) | None => 32,
+                    Some(_) => 16,
+                };
+                (self.seed(number, Label::Garbage), distance)
             })
             .collect();
         self.search(heap, &garbage, Phase::Garbage);
+    }
+
+    /// Those of these vertices, which are all the garbage, from which all of it is reached.
+    fn beginnings<M: Memory + ?Sized>(&self, heap: &mut Heap<'_, M>, garbage: &[u32]) -> Vec<u32> {
+        let mut found = Found::new();
+        let mut edges = Vec::new();
+        for (from, number) in (0u32..).zip(garbage) {
+            Self::expand(heap, &self.vertices[*number as usize], &mut found);
+            let targets = found
+                .iter()
+                .filter_map(|reference| self.numbers.find(reference.target))
+                .filter_map(|number| garbage.binary_search(&number).ok());
+            edges.extend(targets.map(|to| (from, to as u32)));
+        }
+        let is_first = cycles::beginnings(garbage.len(), &edges);
+        let first = garbage
+            .iter()
+            .zip(is_first)
+            .filter(|(_, is_first)| *is_first);
+        first.map(|(number, _)| *number).collect()
     }
 
     fn seed(&self, number: u32, label: Label) -> Reference {

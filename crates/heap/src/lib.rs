@@ -12,6 +12,7 @@
 //! not prove.
 
 mod answer;
+mod cycles;
 mod error;
 mod graph;
 mod heap;

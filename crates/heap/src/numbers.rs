@@ -48,6 +48,19 @@ impl Numbers {
         (number != NONE).then_some(number)
     }
 
+    /// The number at an address, without keeping its place for the next time.
+    pub fn find(&self, address: u64) -> Option<u32> {
+        let place = match is_apart(address) {
+            true => self.places.get(&(address >> PIECE)),
+            false => None,
+        };
+        let number = match place {
+            Some(place) => self.tables[*place as usize][slot(address)],
+            None => *self.others.get(&address)?,
+        };
+        (number != NONE).then_some(number)
+    }
+
     /// Gives an address a number.
     pub fn insert(&mut self, address: u64, number: u32) {
         if self.table(address).is_none() && is_apart(address) && self.tables.len() < MOST_TABLES {
@@ -109,8 +122,10 @@ mod tests {
         assert!(
             plain
                 .iter()
-                .all(|(address, number)| numbers.get(*address) == Some(*number))
+                .all(|(address, number)| numbers.get(*address) == Some(*number)
+                    && numbers.find(*address) == Some(*number))
         );
         assert_eq!(numbers.get(0x7000_0000_0000), None);
+        assert_eq!(numbers.find(0x7000_0000_0000), None);
     }
 }

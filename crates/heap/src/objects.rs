@@ -11,6 +11,8 @@ const MOST_ENTRIES: u64 = 1 << 25;
 const MOST_WORDS: u32 = 256;
 /// Words of PyTorch's object for a tensor that was saved for later.
 const WORDS_OF_SAVED: usize = 16;
+/// What the step from an object to its class counts: nearly all classes have a shorter way, from a module.
+const TO_THE_CLASS: u32 = 8;
 /// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
 /// only where there is no other.
 const OVER_THE_GRAPH: u32 = 1 << 12;
@@ -52,6 +54,8 @@ pub(crate) enum Label {
     Next,
     /// A Python object that a node of the graph belongs to.
     Function,
+    /// The class of an object, which the object keeps alive.
+    Class,
     /// Where a search began: a module, by its name.
     Module(u64),
     /// Where a search began: something that is kept alive by what is not Python.
@@ -67,6 +71,7 @@ impl Label {
             Label::Dict | Label::Content | Label::Tensor => 0,
             Label::OfKeys => 2,
             Label::Word(_) => 4,
+            Label::Class => TO_THE_CLASS,
             Label::GradFn => OVER_THE_GRAPH,
             _ => 1,
         }
@@ -95,7 +100,7 @@ pub(crate) struct Reference {
 /// References, as they are found.
 pub(crate) type Found = Vec<Reference>;
 
-fn object(found: &mut Found, label: Label, target: u64) {
+pub(crate) fn object(found: &mut Found, label: Label, target: u64) {
     if target != 0 {
         found.push(Reference {
             label,
@@ -108,9 +113,11 @@ fn object(found: &mut Found, label: Label, target: u64) {
 impl<M: Memory + ?Sized> Heap<'_, M> {
     /// All references of the object, whose type is this one.
     pub fn references(&mut self, address: u64, number: u32, found: &mut Found) {
-        let Some(kind) = self.types.get(number as usize).map(|made| made.kind) else {
+        let Some(made) = self.types.get(number as usize) else {
             return;
         };
+        let kind = made.kind;
+        object(found, Label::Class, made.class);
         match kind {
             Kind::Leaf | Kind::Weak => return,
             Kind::List => self.list(address, found),
@@ -130,8 +137,12 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 object(found, Label::Dict, dict);
             }
             Kind::Type => {
-                let dict = self.pages.word(address + 264).unwrap_or(0);
-                object(found, Label::Dict, dict);
+                self.references_of_type(address, found);
+                return;
+            }
+            Kind::Descriptor => {
+                let class = self.pages.word(address + 16).unwrap_or(0);
+                object(found, Label::Word(16), class);
                 return;
             }
             Kind::Frame => self.frame_object(address, number, found),

@@ -101,7 +101,7 @@ impl<'g> Answer<'g> {
             if !blocks.contains_key(&block) {
                 continue;
             }
-            let references = self.references(number);
+            let references = self.references(heap, number);
             let entry = best.entry(block).or_insert((number, 0));
             entry.1 = entry.1.saturating_add(references);
             let before = self.vertex(entry.0);
@@ -136,16 +136,22 @@ impl<'g> Answer<'g> {
         }));
     }
 
-    /// References to a tensor, those to its Python object included.
-    fn references(&self, number: u32) -> u32 {
+    /// References to a tensor, those to its Python object included, without those between the two.
+    fn references<M: Memory + ?Sized>(&self, heap: &mut Heap<'_, M>, number: u32) -> u32 {
         let vertex = self.vertex(number);
-        match (vertex.label, vertex.parent) {
-            (Label::Tensor, parent) if parent != NONE => {
-                let object = self.vertex(parent).references;
-                (object + vertex.references).saturating_sub(1)
-            }
-            _ => vertex.references,
-        }
+        let object = heap.object_of(vertex.address);
+        let Some(object) = object.and_then(|object| self.graph.number_of(object)) else {
+            return vertex.references;
+        };
+        let object = self.vertex(object);
+        let between = [(vertex, object), (object, vertex)].map(|(from, to)| {
+            let found = Graph::references(heap, from);
+            let found = found
+                .iter()
+                .filter(|reference| reference.target == to.address);
+            found.count() as u32
+        });
+        (object.references + vertex.references).saturating_sub(between.iter().sum())
     }
 
     /// Looks at all references on the ways once more. Returns the vertices for which they are the same all the way.

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Frame,
     Generator,
     Type,
+    /// It describes an attribute of a class, and refers to the class.
+    Descriptor,
     /// Its references do not keep anything alive.
     Weak,
     Tensor,
@@ -70,6 +72,8 @@ pub(crate) struct Type {
     /// Its name as its objects' `type(…).__name__` has it, with the module only for types that are not made by a `class` statement.
     pub name: Box<str>,
     pub kind: Kind,
+    /// Its address, if its objects keep it alive, as those of a `class` statement do; otherwise 0.
+    pub class: u64,
     /// Bytes of its objects, without items.
     pub size: u32,
     pub attributes: Attributes,
@@ -109,6 +113,8 @@ pub(crate) struct Torch {
     pub classes: ByAddress<Option<Class>>,
     /// Whether nodes of the graph count their references themselves, as from PyTorch 2.15 on. Unknown before one was seen.
     pub counts_in_nodes: Option<bool>,
+    /// Whether the sizes of pieces of memory stand before them, as the C library's allocator writes them.
+    pub has_sizes: bool,
 }
 
 /// What makes an object a module or an optimizer.

@@ -179,10 +179,11 @@ impl<'g> Names<'g> {
             Label::OfKeys => Link::OfKeys,
             Label::Element => Link::Element,
             Label::Dict | Label::Content | Label::Tensor => Link::Part,
-            Label::Word(offset) => match self.name_of_word(heap, vertex) {
+            Label::Word(offset) => match self.name_of_word(heap, vertex, offset) {
                 Some(name) => Link::Attribute(name.to_owned()),
                 None => Link::Word(offset),
             },
+            Label::Class => Link::Attribute("__class__".to_owned()),
             Label::Gradient => Link::Gradient,
             Label::GradFn => Link::GradFn,
             Label::Saved => Link::Saved,
@@ -221,6 +222,7 @@ impl<'g> Names<'g> {
         self,
         heap: &Heap<'_, M>,
         vertex: &Vertex,
+        offset: u32,
     ) -> Option<&'static str> {
         let parent = match vertex.parent {
             NONE => return None,
@@ -232,6 +234,8 @@ impl<'g> Names<'g> {
             (_, _, "traceback", _) => Some("__traceback__"),
             (_, Kind::Frame, _, Kind::Frame) => Some("f_back"),
             ("function", _, _, Kind::Tuple) => Some("__defaults__"),
+            (_, Kind::Type, ..) => Heap::<'_, M>::name_in_type(offset),
+            (_, Kind::Descriptor, ..) => Some("__objclass__"),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@
 //! and a node of the graph points to itself.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use memscope_memory::Memory;
 
@@ -20,6 +21,15 @@ const SHORT_NODE: u64 = 256;
 const LONGEST_NODE: u64 = 1 << 14;
 /// Largest vector in a node that is looked at, in bytes.
 const LONGEST_VECTOR: u64 = 1 << 16;
+/// Smallest node that is believed, in bytes.
+const SMALLEST_NODE: u64 = 56;
+/// Smallest piece of memory of the C library's allocator, in bytes.
+const SMALLEST_PIECE: u64 = 32;
+/// Most bytes at the end of a piece of memory of the C library's allocator that were not asked for: pieces are multiples of 16 bytes, and a
+/// rest that would be too small for a piece is left to the one before it.
+const MOST_UNUSED: u64 = 47;
+/// Bytes of a tensor's piece of memory.
+const SIZES_OF_TENSORS: RangeInclusive<u64> = 96..=512;
 /// Bits of the references that keep something alive, in a word of counts.
 const COUNTS: u64 = 0x7fff_ffff;
 /// The class of all nodes of the graph, as C++ writes it.
@@ -67,6 +77,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             .filter_map(|tensor| self.pages.word(*tensor))
             .collect();
         self.torch.vtables = tables;
+        self.learn_sizes(&tensors);
         let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
         for tensor in &tensors {
             for at in (16..64).step_by(8) {
@@ -83,6 +94,45 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
         self.torch.storage_at = first_of_most(&votes);
         self.learn_autograd(&tensors);
+    }
+
+    /// Tensors are of one class in nearly all cases, so that the C library's allocator gives them pieces of one size. Another allocator has
+    /// something else before them.
+    fn learn_sizes(&mut self, tensors: &[u64]) {
+        let mut votes: HashMap<u64, usize> = HashMap::new();
+        for tensor in tensors {
+            if let Some(size) = self.size_of_piece(*tensor) {
+                *votes.entry(size).or_default() += 1;
+            }
+        }
+        let most = votes
+            .into_iter()
+            .filter(|(size, _)| SIZES_OF_TENSORS.contains(size))
+            .map(|(_, count)| count)
+            .max();
+        self.torch.has_sizes = most.is_some_and(|most| most * 2 > tensors.len());
+    }
+
+    /// Bytes that can be used of the piece of memory that begins here, as the C library's allocator wrote it before the piece; `None` where
+    /// that makes no sense.
+    fn size_of_piece(&mut self, begin: u64) -> Option<u64> {
+        let size = self.pages.word(begin.checked_sub(8)?)? & !7;
+        (size.is_multiple_of(16) && size >= SMALLEST_PIECE).then(|| size - 8)
+    }
+
+    /// Whether these can be the begin, the end and the end of the room of a vector: the room is a piece of memory, whose size is known where
+    /// the allocator writes it. Without that, three pointers that happen to ascend would be taken for a vector of all that lies between them.
+    fn is_vector(&mut self, begin: u64, end: u64, room: u64) -> bool {
+        let bytes = end.wrapping_sub(begin);
+        if begin >= end || end > room || bytes > LONGEST_VECTOR || !bytes.is_multiple_of(8) {
+            return false;
+        }
+        if !self.torch.has_sizes {
+            return true;
+        }
+        self.size_of_piece(begin)
+            .and_then(|size| size.checked_sub(room - begin))
+            .is_some_and(|unused| unused <= MOST_UNUSED)
     }
 
     /// Autograd's knowledge of a tensor follows its memory.
@@ -361,10 +411,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             Some(counts) if counts == node - 16 => 16,
             _ => 0,
         };
-        let size = match self.pages.word(node - before - 8).map(|word| word & !7) {
-            Some(size) if size.is_multiple_of(16) && (64..=LONGEST_NODE).contains(&size) => {
-                size - before - 8
-            }
+        let size = match self.size_of_piece(node - before) {
+            Some(size) if (SMALLEST_NODE..=LONGEST_NODE).contains(&size) => size - before,
             _ => SHORT_NODE,
         };
         let words = self.pages.words(node, (size / 8) as usize);
@@ -406,12 +454,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             found.push(next(word));
             return;
         }
-        if let [_, end, room, ..] = words {
-            let bytes = end.wrapping_sub(word);
-            if word < *end && end <= room && bytes <= LONGEST_VECTOR && bytes.is_multiple_of(8) {
-                self.vector(word, bytes, found);
-                return;
-            }
+        if let [_, end, room, ..] = words
+            && self.is_vector(word, *end, *room)
+        {
+            self.vector(word, end - word, found);
+            return;
         }
         self.hooks(word, found);
     }

@@ -3,6 +3,7 @@
 use memscope_memory::Memory;
 
 use crate::heap::{Heap, Minor, RECENT_TYPES};
+use crate::objects::{Found, Label, object};
 use crate::shapes::{Attributes, Kind, Member, Type, Value};
 
 /// Offsets in a type object. They are the same in CPython 3.9 to 3.15, with the GIL and without debug checks.
@@ -13,9 +14,14 @@ mod at {
     pub const WEAK_LIST: u64 = 208;
     pub const MEMBERS: u64 = 240;
     pub const BASE: u64 = 256;
+    pub const DICT: u64 = 264;
     pub const DICT_OFFSET: u64 = 288;
+    pub const BASES: u64 = 336;
+    pub const MRO: u64 = 344;
     /// Where the part that only types made by a `class` statement have begins at the earliest, and ends at the latest.
     pub const OF_CLASSES: std::ops::Range<u64> = 400..1200;
+    /// The module of a class of an extension, behind where the class has its names.
+    pub const MODULE_BEHIND_NAMES: u64 = 32;
 }
 
 /// Bits of a type's flags.
@@ -119,6 +125,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         Some(Type {
             name: name.into(),
             kind,
+            class: if is_class { address } else { 0 },
             size,
             attributes,
             value: match () {
@@ -158,10 +165,9 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 | "PyCapsule"
                 | "wrapper_descriptor"
                 | "method_descriptor"
-                | "getset_descriptor"
-                | "member_descriptor"
                 | "classmethod_descriptor"
                 | "managedbuffer" => Some(Kind::Leaf),
+                "getset_descriptor" | "member_descriptor" => Some(Kind::Descriptor),
                 "set" | "frozenset" => Some(Kind::Set),
                 "cell" => Some(Kind::Cell),
                 "module" => Some(Kind::Module),
@@ -234,6 +240,36 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 });
             }
             entry = entry.wrapping_add(40);
+        }
+    }
+
+    /// What a type refers to: its dictionary; and if it was made by a `class` statement or is like those, its base classes and its module.
+    pub fn references_of_type(&mut self, address: u64, found: &mut Found) {
+        let mut word = |heap: &mut Self, label: Label, at: u64| {
+            let target = heap.pages.word(address + at).unwrap_or(0);
+            object(found, label, target);
+        };
+        word(self, Label::Dict, at::DICT);
+        let flags = self.pages.word(address + at::FLAGS).unwrap_or(0);
+        if flags & flag::HEAP_TYPE == 0 {
+            return;
+        }
+        for at in [at::BASE, at::BASES, at::MRO] {
+            word(self, Label::Word(at as u32), at);
+        }
+        if let Some(names_at) = self.class_names_at {
+            let module_at = names_at + at::MODULE_BEHIND_NAMES;
+            word(self, Label::Word(module_at as u32), module_at);
+        }
+    }
+
+    /// The name of a type's reference at this offset.
+    pub fn name_in_type(offset: u32) -> Option<&'static str> {
+        match u64::from(offset) {
+            at::BASE => Some("__base__"),
+            at::BASES => Some("__bases__"),
+            at::MRO => Some("__mro__"),
+            _ => None,
         }
     }
 

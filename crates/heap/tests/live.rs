@@ -12,6 +12,8 @@ use memscope_memory::{Memory, ProcessMemory};
 use memscope_tests::{Device, Program, sim_of};
 use serde_json::Value;
 
+mod web;
+
 /// What is asked about a process.
 fn wanted(pid: u32, blocks: Vec<u64>) -> Wanted {
     let interpreter = memscope_python::find(pid).unwrap();
@@ -210,4 +212,20 @@ fn each_block_is_found_where_the_program_put_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is said of tensors in a random web of objects is what Python's garbage collector says in the process.
+#[test]
+fn tensors_in_a_web_of_objects_are_held_as_the_collector_says() {
+    for seed in 1..=4 {
+        let command = sim_of(Device::Cuda).script(&web::script());
+        let asked = web::Asked::of(command, seed, Some("cuda"));
+        let pid = asked.program.pid();
+        let reading = read(
+            &ProcessMemory::open(pid).unwrap(),
+            &wanted(pid, asked.places()),
+        );
+        let wrong = asked.compare(&reading.unwrap());
+        assert!(wrong.is_empty(), "seed {seed}:\n{}", wrong.join("\n"));
+    }
 }

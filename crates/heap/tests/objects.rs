@@ -7,10 +7,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memscope_heap::{Held, Origin, Wanted, read};
+use memscope_heap::{Held, Origin, Reading, Wanted, read};
 use memscope_memory::ProcessMemory;
 use memscope_tests::Program;
 use serde_json::Value;
+
+mod web;
 
 /// An interpreter, perhaps in another root folder.
 #[derive(Debug)]
@@ -35,8 +37,8 @@ fn pythons() -> Vec<Python> {
     named.iter().map(python).collect()
 }
 
-fn start(python: &Python) -> (Program, Value) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/objects.py");
+/// The command that runs a script with an interpreter.
+fn command(python: &Python, script: &Path) -> Command {
     let mut command = match &python.root {
         None => {
             let mut command = Command::new(&python.program);
@@ -46,33 +48,45 @@ fn start(python: &Python) -> (Program, Value) {
         Some(root) => {
             let inside = root.join("opt/memscope");
             std::fs::create_dir_all(&inside).unwrap();
-            std::fs::copy(script, inside.join("objects.py")).unwrap();
+            let name = script.file_name().unwrap();
+            std::fs::copy(script, inside.join(name)).unwrap();
             let mut command = Command::new("chroot");
             command.arg(root).arg(&python.program);
-            command.arg("/opt/memscope/objects.py");
+            command.arg(Path::new("/opt/memscope").join(name));
             command
         }
     };
     command.env("PYTHONDONTWRITEBYTECODE", "1");
-    let mut program = Program::start("objects", command);
+    command
+}
+
+fn start(python: &Python) -> (Program, Value) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/objects.py");
+    let mut program = Program::start("objects", command(python, &script));
     let told = program.hear();
     (program, told)
 }
 
-/// What is wrong with the ways to the objects of a process.
-fn wrong(pid: u32, told: &Value) -> Vec<String> {
-    let cases = told["cases"].as_array().unwrap();
-    let objects = cases.iter().map(|case| case["object"].as_u64().unwrap());
+/// Reads who holds these objects.
+fn read_of(pid: u32, objects: Vec<u64>) -> Reading {
     let interpreter = memscope_python::find(pid).unwrap();
     let wanted = Wanted {
         layout: interpreter.layout,
         code_type: interpreter.code_type,
         runtime: interpreter.runtime,
         blocks: Vec::new(),
-        objects: objects.collect(),
+        objects,
     };
     let reading = read(&ProcessMemory::open(pid).unwrap(), &wanted).unwrap();
     assert!(!reading.is_cut);
+    reading
+}
+
+/// What is wrong with the ways to the objects of a process.
+fn wrong(pid: u32, told: &Value) -> Vec<String> {
+    let cases = told["cases"].as_array().unwrap();
+    let objects = cases.iter().map(|case| case["object"].as_u64().unwrap());
+    let reading = read_of(pid, objects.collect());
     let held: HashMap<u64, &Held> = reading.held.iter().map(|held| (held.block, held)).collect();
     let mut wrong = Vec::new();
     for case in cases {
@@ -113,6 +127,25 @@ fn each_object_is_found_where_the_program_put_it() {
                 .iter()
                 .map(|wrong| format!("{}: {wrong}", told["version"])),
         );
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+/// What is said of objects in a random web is what the interpreter's garbage collector says in the process.
+#[test]
+fn objects_in_a_web_are_held_as_the_collector_says() {
+    let mut all = Vec::new();
+    for python in pythons() {
+        for seed in 1..=8 {
+            let asked = web::Asked::of(command(&python, &web::script()), seed, None);
+            let reading = read_of(asked.program.pid(), asked.places());
+            let wrong = asked.compare(&reading);
+            all.extend(
+                wrong
+                    .iter()
+                    .map(|wrong| format!("{python:?}, seed {seed}: {wrong}")),
+            );
+        }
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
 }

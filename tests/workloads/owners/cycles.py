@@ -6,6 +6,7 @@ First line: the blocks of PyTorch's own snapshot. Then it waits for a line, coll
 import gc
 import json
 import os
+import random
 import sys
 import weakref
 
@@ -125,8 +126,15 @@ class Keeps(torch.autograd.Function):
         return gradient
 
 
-def function_that_keeps_its_result():
-    Keeps.apply(torch.ones(13000, device=DEVICE, requires_grad=True))
+def functions_that_keep_their_results():
+    # Many of them, with other pieces of memory between them: in some, pointers that lie side by side ascend by chance, as those of a vector do.
+    chance = random.Random(0)
+    between = []
+    for number in range(100):
+        between.append(bytearray(chance.choice([24, 56, 600, 1000, 3000])))
+        if chance.random() < 0.5:
+            between.pop(chance.randrange(len(between)))
+        Keeps.apply(torch.ones(2000 + number, device=DEVICE, requires_grad=True))
 
 
 def hanging_from_a_cycle():
@@ -168,7 +176,7 @@ for make in (
     on_a_tensor,
     model,
     graphs,
-    function_that_keeps_its_result,
+    functions_that_keep_their_results,
     hanging_from_a_cycle,
 ):
     make()

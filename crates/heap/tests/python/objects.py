@@ -197,7 +197,7 @@ except ValueError as caught:
 cycle = Wide()
 cycle.me = cycle
 cycle.mark = Mark()
-case("garbage", "<garbage Mark>", cycle.mark, "Garbage")
+case("garbage", "<garbage Wide>.mark", cycle.mark, "Garbage")
 del cycle
 
 outside = Mark()

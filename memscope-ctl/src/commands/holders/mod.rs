@@ -1,13 +1,16 @@
 //! `holders`: which Python objects keep the memory of a process alive.
 
+mod every;
+
 use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::process::Process;
 use crate::render::table::{Column, table};
 use crate::render::{coverage, name};
 use crate::session::Session;
-use crate::units::{bytes, grouped, moment, plain};
+use crate::units::{bytes, grouped, moment, parse_timeout, plain};
 use memscope_proto::v1::{self, HolderOrigin, HolderVia};
+use std::time::Duration;
 
 /// Rows that a table shows where no number is asked for.
 const ROWS: u32 = 30;
@@ -23,6 +26,7 @@ const ROWS: u32 = 30;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl holders --pid 4242
+  memscope-ctl holders --pid 4242 --every 30s                what grows, and by how much
   memscope-ctl holders --pid 4242 --address 0x7f3a5c000000   the whole way to one block
   memscope-ctl holders --pid 4242 --json | jq '.holders[] | {path, length, blocks}'")]
 pub(crate) struct Holders {
@@ -37,6 +41,13 @@ pub(crate) struct Holders {
     /// Largest number of rows; 0 for all. A table shows 30 if it is not given, JSON all.
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u32>,
+    /// Read again and again, with so much time from one reading to the next, and show which holders changed: how many blocks and bytes there
+    /// are more or fewer, and by how much a list grew. With --json a line for each reading, with all holders.
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
+    pub(crate) every: Option<Duration>,
+    /// With --every: read so many times, then end.
+    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
 }
 
 pub(crate) fn address(text: &str) -> Result<u64, String> {
@@ -50,14 +61,20 @@ pub(crate) fn address(text: &str) -> Result<u64, String> {
 impl Run for Holders {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
-        let question = v1::HoldersRequest {
+        let json = session.global.json;
+        let mut question = v1::HoldersRequest {
             pid: client.choose(self.process.pid()).await?,
             addresses: self.address.clone(),
-            limit: self
-                .limit
-                .unwrap_or(if session.global.json { 0 } else { ROWS }),
+            limit: self.limit.unwrap_or(if json { 0 } else { ROWS }),
             alike: self.alike,
         };
+        if let Some(interval) = self.every {
+            if !json {
+                question.limit = 0;
+            }
+            every::again(self, &client, question, interval, json).await?;
+            return Ok(Exit::Done);
+        }
         let answer = client
             .ask(question, async |mut rpc, request| {
                 rpc.holders(request).await

@@ -85,7 +85,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             }
             let count = self.length(table, Kind::Tuple)?;
             if number < count {
-                let name = self.pages.word(table + 24 + number * 8)?;
+                let name = self.pages.word(self.items_of_tuple(table) + number * 8)?;
                 return self.string(name);
             }
             number -= count;
@@ -141,7 +141,10 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 let count = self.length(address, kind).unwrap_or(0);
                 let mut shown = Vec::new();
                 for number in 0..count.min(MOST_ELEMENTS) {
-                    let element = self.pages.word(address + 24 + number * 8).unwrap_or(0);
+                    let element = self
+                        .pages
+                        .word(self.items_of_tuple(address) + number * 8)
+                        .unwrap_or(0);
                     shown.push(self.shown(element, depth + 1));
                 }
                 let tail = match count {

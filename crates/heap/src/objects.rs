@@ -123,7 +123,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             Kind::List => self.list(address, found),
             Kind::Tuple => {
                 let count = self.count(address + 16);
-                self.items(address + 24, count, found);
+                self.items(self.items_of_tuple(address), count, found);
             }
             Kind::Dict => self.dict(address, found),
             Kind::Set => self.set(address, found),
@@ -168,6 +168,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             Kind::Other => self.words_of(address, number, found),
         }
         self.attributes(address, number, found);
+    }
+
+    /// Where the elements of a tuple begin. From 3.14 on its hash stands before them.
+    pub fn items_of_tuple(&self, tuple: u64) -> u64 {
+        tuple + if self.minor < Minor(14) { 24 } else { 32 }
     }
 
     /// The number of entries at this address, 0 if it is no such number.

@@ -1,8 +1,8 @@
-//! Moments as users write them: ages, times, events, steps, marks.
+//! Moments as users write them: ages, times, events, steps, marks, the peak.
 
 use memscope_proto::v1::{self, moment::Moment as Wire};
 
-/// Parses `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, or `mark:NAME`. The
+/// Parses `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, `mark:NAME`, `peak`, or `peak:DEVICE`. The
 /// daemon finds out which mark a name means, because names may contain any character (also `#`).
 pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     let moment = if let Some(age) = text.strip_prefix('-') {
@@ -25,11 +25,20 @@ pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
             return Err("write mark:NAME, with a name as marks shows it".to_owned());
         }
         Wire::Mark(name.to_owned())
+    } else if text == "peak" {
+        Wire::Peak(v1::Peak { device: None })
+    } else if let Some(device) = text.strip_prefix("peak:") {
+        let device = device
+            .parse()
+            .map_err(|e| format!("{e}; write peak:0, with the number of a device"))?;
+        Wire::Peak(v1::Peak {
+            device: Some(device),
+        })
     } else if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
         Wire::UnixNs(text.parse().map_err(|e| format!("{e}"))?)
     } else {
         let time: jiff::Timestamp = text.parse().map_err(|e| {
-            format!("{e}; write -5m, 2026-11-20T08:30:00Z, event:NUMBER, step:NUMBER, or mark:NAME")
+            format!("{e}; write -5m, 2026-11-20T08:30:00Z, event:NUMBER, step:NUMBER, mark:NAME, or peak")
         })?;
         let ns = u64::try_from(time.as_nanosecond())
             .map_err(|_| "a time before 1970 is in no journal".to_owned())?;
@@ -71,6 +80,12 @@ mod tests {
                 Some(Wire::Mark(name.to_owned()))
             );
         }
+        assert_eq!(wire("peak"), Some(Wire::Peak(v1::Peak { device: None })));
+        assert_eq!(
+            wire("peak:1"),
+            Some(Wire::Peak(v1::Peak { device: Some(1) }))
+        );
+        assert!(parse("peak:first").is_err_and(|e| e.contains("peak:0")));
         assert!(parse("mark:").is_err());
         assert!(parse("step:x").is_err_and(|e| e.contains("step:120")));
     }

@@ -67,20 +67,44 @@ pub(crate) fn still_there(before: &[Block], after: &[Block]) -> Vec<Block> {
     before.iter().filter(is_there).copied().collect()
 }
 
+/// Why Python's objects were not read.
+#[derive(Debug)]
+pub(crate) enum NotRead {
+    /// There are none.
+    NoPython {
+        /// The process.
+        pid: u32,
+    },
+    /// They could not be read.
+    Refused(Refusal),
+}
+
+impl NotRead {
+    /// The refusal of a question that is about nothing but objects.
+    pub(crate) fn refusal(self) -> Refusal {
+        match self {
+            NotRead::NoPython { pid } => Refusal::Invalid {
+                what: format!("process {pid} runs no Python, whose objects could be looked at"),
+                hint: "`memscope-ctl top` says which stacks allocated its memory".to_owned(),
+            },
+            NotRead::Refused(refusal) => refusal,
+        }
+    }
+}
+
 /// Has the objects of a process read by a reader process.
-pub(crate) fn read(pid: u32, blocks: Vec<u64>) -> Result<Reading, Refusal> {
-    let unreadable = |source| Refusal::Unreadable {
-        pid,
-        what: "Python's objects".to_owned(),
-        source,
+pub(crate) fn read(pid: u32, blocks: Vec<u64>) -> Result<Reading, NotRead> {
+    let unreadable = |source| {
+        NotRead::Refused(Refusal::Unreadable {
+            pid,
+            what: "Python's objects".to_owned(),
+            source,
+        })
     };
     let interpreter = match memscope_python::find(pid) {
         Ok(interpreter) => interpreter,
         Err(memscope_python::PythonError::NoInterpreter) => {
-            return Err(Refusal::Invalid {
-                what: format!("process {pid} runs no Python, whose objects could be looked at"),
-                hint: "`memscope-ctl top` says which stacks allocated its memory".to_owned(),
-            });
+            return Err(NotRead::NoPython { pid });
         }
         Err(other) => return Err(unreadable(io::Error::other(other))),
     };

@@ -23,6 +23,10 @@ const MOST_OTHER_NAMES: usize = 64;
 const BESIDE_POOL: &str = "beside_pool";
 /// The category of blocks that came while the objects were read.
 const CAME_MEANWHILE: &str = "came_meanwhile";
+/// The category of blocks of an earlier moment that no rule names, and that have been freed since.
+const FREED_SINCE: &str = "freed_since";
+/// The category of blocks that no rule names where the objects were not read.
+const UNKNOWN: &str = "unknown";
 
 /// The rules of a question.
 #[derive(Debug)]
@@ -80,6 +84,10 @@ pub(crate) struct Picture<'p> {
     pub(crate) beside: &'p [BesidePool],
     /// What is known of its devices.
     pub(crate) devices: &'p [v1::DeviceStats],
+    /// Whether the process runs no Python, so that no object can hold anything.
+    pub(crate) has_no_python: bool,
+    /// Whether `after` is of a moment before `before`, instead of after it.
+    pub(crate) is_earlier: bool,
 }
 
 /// Uses of memory that are one row.
@@ -412,7 +420,8 @@ impl<'p> Sorter<'p> {
             place: String::new(),
             labels: labels.iter().map(|label| (*label).to_owned()).collect(),
         };
-        if self.picture.reading.is_some() && !self.known.contains(&identity(block)) {
+        let is_known = self.known.contains(&identity(block));
+        if self.picture.reading.is_some() && !is_known && !self.picture.is_earlier {
             return Put {
                 key: Key {
                     place,
@@ -424,12 +433,15 @@ impl<'p> Sorter<'p> {
                 decision: None,
             };
         }
-        let uses = self.uses.get(&block.addr).map_or(&[][..], Vec::as_slice);
+        // What is at its address now is another block.
+        let reading = self.picture.reading.filter(|_| is_known);
+        let uses = match reading {
+            Some(_) => self.uses.get(&block.addr).map_or(&[][..], Vec::as_slice),
+            None => &[],
+        };
         // Of several uses the first in this order counts: a gradient that is a view of a parameter is the parameter's memory.
         let used = uses.iter().copied().min_by_key(|used| used.what);
-        let told = self
-            .picture
-            .reading
+        let told = reading
             .zip(self.held.get(&block.addr))
             .map(|(reading, held)| Told::new(reading, held));
         let frames = self.frames(block.stack);
@@ -438,9 +450,12 @@ impl<'p> Sorter<'p> {
             holder: told.as_ref().map_or("", |told| &told.way.pattern),
             types: told.as_ref().map_or(&[], |told| &told.types),
             via: told.as_ref().and_then(|told| via(told.way.via)),
-            origin: told
-                .as_ref()
-                .map_or(memscope_owners::Origin::None, |told| told.origin),
+            origin: match (&told, reading) {
+                (Some(told), _) => told.origin,
+                (None, Some(_)) => memscope_owners::Origin::None,
+                (None, None) if self.picture.has_no_python => memscope_owners::Origin::None,
+                (None, None) => memscope_owners::Origin::Unknown,
+            },
             labels: &labels,
             is_in_private_pool,
             component: "",
@@ -449,10 +464,14 @@ impl<'p> Sorter<'p> {
             .rules
             .decide(used.map(|used| use_of(used.what)), &facts);
         let evidence = evidence(&decision.reason);
-        let category = decision.category.clone();
-        if let (Reason::Object, Some(used), Some(reading)) =
-            (&decision.reason, used, self.picture.reading)
-        {
+        let is_open =
+            decision.reason == Reason::NoRule && facts.origin == memscope_owners::Origin::Unknown;
+        let category = match (self.rules.needs_objects() && is_open, self.picture.reading) {
+            (true, Some(_)) => FREED_SINCE.to_owned(),
+            (true, None) => UNKNOWN.to_owned(),
+            (false, _) => decision.category.clone(),
+        };
+        if let (Reason::Object, Some(used), Some(reading)) = (&decision.reason, used, reading) {
             let also = uses
                 .iter()
                 .filter(|other| other.what == used.what && other.name != used.name);
@@ -477,7 +496,7 @@ impl<'p> Sorter<'p> {
             .as_ref()
             .is_none_or(|told| told.way.steps.iter().all(|step| step.is_sure));
         let graph = facts.via == Some(memscope_owners::Via::Graph);
-        let key = match (&told, self.picture.reading) {
+        let key = match (&told, reading) {
             // Of what the graph has saved, the line that made it says more than the tensor from which the graph hangs.
             (Some(told), Some(reading)) if !graph => Key {
                 owner: told.way.pattern.clone(),
@@ -567,6 +586,12 @@ impl<'p> Sorter<'p> {
                 };
                 why.push(format!("rule {number} of the set {set} ({category}) is true{at}"));
             }
+            Some(Decision { reason: Reason::NoRule, .. }) if put.key.category == FREED_SINCE => why.push(
+                "it has been freed since, so no object says what it was for, and no rule is true for its stack".to_owned(),
+            ),
+            Some(Decision { reason: Reason::NoRule, .. }) if put.key.category == UNKNOWN => why.push(
+                "Python's objects were not read, and no rule is true for its stack".to_owned(),
+            ),
             Some(Decision { category, reason: Reason::NoRule }) => why.push(format!(
                 "no rule of the set {} is true for it, and the set calls such blocks {category}",
                 self.rules.name
@@ -576,7 +601,9 @@ impl<'p> Sorter<'p> {
         if !labels.is_empty() {
             why.push(format!("the program labels it {}", labels.join(", ")));
         }
-        match (self.picture.reading, self.held.get(&block.addr)) {
+        let is_known = self.known.contains(&identity(block));
+        let reading = self.picture.reading.filter(|_| is_known);
+        match (reading, self.held.get(&block.addr)) {
             (Some(reading), Some(held)) => {
                 let way = Way::new(reading, held.holder);
                 why.push(format!("it is held by {}", way.pattern));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle, ShedPart};
 use memscope_ledger::report::{
-    AsOf, BlockState, ProcessState, ProcessSummary, SnapshotBlock, SnapshotReport, StackReport,
+    AsOf, BesidePool, BlockState, ProcessState, ProcessSummary, SnapshotReport, StackReport,
 };
 use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
 use memscope_log::records::DaemonRecord;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::ended::still_there;
-use crate::holders;
+use crate::holders::{self, NotRead};
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
 use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
@@ -239,8 +239,37 @@ fn no_such_block(pid: u32, addresses: &[u64]) -> Refusal {
 }
 
 /// Has Python's objects read, as far as they keep these blocks.
-async fn read_objects(pid: u32, blocks: Vec<u64>) -> Result<memscope_heap::Reading, Refusal> {
-    aside(move || holders::read(pid, blocks)).await?
+async fn read_objects(pid: u32, blocks: Vec<u64>) -> Result<memscope_heap::Reading, NotRead> {
+    let read = aside(move || holders::read(pid, blocks)).await;
+    read.map_err(NotRead::Refused)?
+}
+
+/// What a process has, of one moment.
+struct Owned {
+    snapshot: SnapshotReport,
+    beside: Vec<BesidePool>,
+    devices: Vec<v1::DeviceStats>,
+}
+
+/// Asks a ledger for what a process has.
+fn owned(pid: u32) -> impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<Owned> + Send + 'static {
+    move |ledger, process, as_of| {
+        let stats = ledger.ask(&[process], as_of, &v1::StatsRequest { pid })?;
+        Some(Owned {
+            snapshot: ledger.snapshot(process, as_of)?,
+            beside: ledger.beside_the_pool(process)?,
+            devices: stats.devices,
+        })
+    }
+}
+
+/// Whether one of these addresses lies in a block.
+fn is_inside_a_block(snapshot: &SnapshotReport, addresses: &[u64]) -> bool {
+    let mut blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    blocks.any(|block| {
+        let inside = block.addr..block.addr.saturating_add(block.size);
+        addresses.iter().any(|at| inside.contains(at))
+    })
 }
 
 /// Does work that takes its time beside the threads that answer others.
@@ -412,7 +441,9 @@ impl Daemon for Serving {
         }
         let addresses = held.iter().map(|block| block.address).collect();
         let began = Instant::now();
-        let reading = read_objects(pid, addresses).await?;
+        let reading = read_objects(pid, addresses)
+            .await
+            .map_err(NotRead::refusal)?;
         let duration_ns = began.elapsed().as_nanos() as u64;
         let after = self.same_again(pid, &before).await?;
         aside(move || {
@@ -435,59 +466,79 @@ impl Daemon for Serving {
         &self,
         request: v1::OwnersRequest,
         before: Arc<SnapshotReport>,
+        at: Option<Moment>,
+        wanted: &Wanted,
     ) -> Result<v1::OwnersResponse, Refusal> {
         let pid = request.pid;
         let rules = Rulebook::new(&request)?;
-        self.still_runs(pid, &before).await?;
-        let is_inside = |block: &SnapshotBlock| {
-            let inside = block.addr..block.addr.saturating_add(block.size);
-            request.addresses.iter().any(|at| inside.contains(at))
+        // Of an earlier moment the rules say something also where there are no objects any more.
+        let mut gone = self.still_runs(pid, &before).await.err();
+        let earlier = match (at, gone.take_if(|_| at.is_none())) {
+            (None, Some(gone)) => return Err(gone),
+            (None, None) => None,
+            (Some(at), _) => Some(self.earlier(pid, at, wanted, owned(pid)).await?),
         };
-        let blocks = || before.segments.iter().flat_map(|segment| &segment.blocks);
-        if !request.addresses.is_empty() && !blocks().any(is_inside) {
+        let asked = earlier.as_ref().map_or(&*before, |then| &then.snapshot);
+        if !request.addresses.is_empty() && !is_inside_a_block(asked, &request.addresses) {
             return Err(no_such_block(pid, &request.addresses));
         }
         let began = Instant::now();
         let mut notes = Vec::new();
         let mut reading = None;
+        let mut has_no_python = false;
         if rules.needs_objects() {
-            let active = blocks().filter(|block| block.state == BlockState::Active);
-            match read_objects(pid, active.map(|block| block.addr).collect()).await {
+            let blocks = before.segments.iter().flat_map(|segment| &segment.blocks);
+            let active = blocks.filter(|block| block.state == BlockState::Active);
+            let read = match gone {
+                None => read_objects(pid, active.map(|block| block.addr).collect()).await,
+                Some(why) => Err(NotRead::Refused(why)),
+            };
+            match read {
                 Ok(read) => {
                     notes.extend(holders::notes(&read));
                     reading = Some(read);
                 }
                 // The rules still say something by stacks and pools, and the answer says what is missing.
-                Err(why) => notes.push(v1::CoverageNote {
-                    code: "objects_not_read".to_owned(),
-                    text: format!(
-                        "Python's objects were not read, so nothing here is known from them: {why}"
-                    ),
-                    ..v1::CoverageNote::default()
-                }),
+                Err(why) => {
+                    has_no_python = matches!(why, NotRead::NoPython { .. });
+                    notes.push(v1::CoverageNote {
+                        code: "objects_not_read".to_owned(),
+                        text: format!(
+                            "Python's objects were not read, so nothing here is known from them: {}",
+                            why.refusal()
+                        ),
+                        ..v1::CoverageNote::default()
+                    });
+                }
             }
         }
         let duration_ns = began.elapsed().as_nanos() as u64;
-        let handle = before.process.handle;
-        self.refresh_for(Needs::Totals, &[handle]).await;
-        // All of one moment, so that the sums of a device fit together.
-        let (after, beside, devices) = self
-            .about(pid, move |ledger, process, as_of| {
-                let stats = ledger.ask(&[process], as_of, &v1::StatsRequest { pid })?;
-                let after = ledger.snapshot(process, as_of)?;
-                let beside = ledger.beside_the_pool(process)?;
-                (process == handle).then_some((after, beside, stats.devices))
-            })
-            .await?;
+        let is_earlier = earlier.is_some();
+        let owned = match earlier {
+            Some(owned) => owned,
+            None => {
+                let handle = before.process.handle;
+                self.refresh_for(Needs::Totals, &[handle]).await;
+                let owned = owned(pid);
+                // All of one moment, so that the sums of a device fit together.
+                self.about(pid, move |ledger, process, as_of| {
+                    (process == handle).then(|| owned(ledger, process, as_of))?
+                })
+                .await?
+            }
+        };
         aside(move || {
             let picture = owners::Picture {
                 reading: reading.as_ref(),
                 before: &before,
-                after: &after,
-                beside: &beside,
-                devices: &devices,
+                after: &owned.snapshot,
+                beside: &owned.beside,
+                devices: &owned.devices,
+                has_no_python,
+                is_earlier,
             };
             let answer = owners::answer(&picture, &rules, &request);
+            let after = &owned.snapshot;
             notes.extend(after.coverage.iter().cloned());
             v1::OwnersResponse {
                 pid,

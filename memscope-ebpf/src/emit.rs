@@ -4,9 +4,10 @@
 use aya_ebpf::bindings::{
     BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE,
 };
-use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
+use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_ringbuf_output};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, RingBuf};
+use core::ffi::c_void;
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use core::ptr::read_volatile;
 use memscope_common::{
@@ -202,6 +203,24 @@ pub fn has_share(process: *mut ProcessEntry) -> bool {
 pub fn took_ring(process: *mut ProcessEntry, len: u64) {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     add(unsafe { &raw mut (*process).ring_taken }, ring_bytes(len));
+}
+
+/// Copies a record of this length into the ring, if the process may take the room. Returns whether it is in the ring.
+///
+/// # Safety
+/// The record has so many bytes.
+#[inline(always)]
+pub unsafe fn send_copy(process: *mut ProcessEntry, record: *mut c_void, len: u64) -> bool {
+    if !has_share(process) {
+        return false;
+    }
+    let ring = &raw const RING as *mut c_void;
+    // SAFETY: the record has so many bytes, as the caller promises.
+    let sent = unsafe { bpf_ringbuf_output(ring, record, len, BPF_RB_NO_WAKEUP as u64) } == 0;
+    if sent {
+        took_ring(process, len);
+    }
+    sent
 }
 
 /// Sends how many kernels were launched on devices, if that number has changed. If two threads do this at once, both

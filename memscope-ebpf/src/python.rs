@@ -4,10 +4,9 @@
 //! large windows and follows the frames inside the copy. The instruction pointer of a frame lies inside
 //! its code object, so a hash of these pointers identifies the stack.
 
-use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::generated::{
     bpf_get_current_task_btf, bpf_ktime_get_boot_ns, bpf_loop, bpf_map_delete_elem,
-    bpf_map_lookup_elem, bpf_map_update_elem, bpf_probe_read_user, bpf_ringbuf_output,
+    bpf_map_lookup_elem, bpf_map_update_elem, bpf_probe_read_user,
 };
 use aya_ebpf::macros::{map, uprobe};
 use aya_ebpf::maps::{Array, HashMap};
@@ -21,7 +20,7 @@ use memscope_common::{
     STACK_NONE, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
 };
 
-use crate::emit::{RING, count_drop, has_share, live_process, note_full, took_ring};
+use crate::emit::{count_drop, live_process, note_full, send_copy};
 use crate::identity::mix;
 use crate::probes::ids;
 use crate::read;
@@ -493,17 +492,11 @@ fn send_code(
         };
         (*record).code = code;
         (*record).readable = readable;
-        let len = size_of::<CodeRecord>() as u64;
-        let sent = has_share(process)
-            && bpf_ringbuf_output(
-                &raw const RING as *mut c_void,
-                record as *mut c_void,
-                len,
-                BPF_RB_NO_WAKEUP as u64,
-            ) == 0;
-        if sent {
-            took_ring(process, len);
-        } else {
+        if !send_copy(
+            process,
+            record as *mut c_void,
+            size_of::<CodeRecord>() as u64,
+        ) {
             count_drop(DropReason::StackUnsent);
         }
     }

@@ -1,8 +1,7 @@
 //! Takes the stacks of allocations, of Python and of compiled code: gives each stack an identity, and sends it once.
 
-use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::generated::{
-    bpf_get_prandom_u32, bpf_ktime_get_boot_ns, bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output,
+    bpf_get_prandom_u32, bpf_ktime_get_boot_ns, bpf_ktime_get_ns, bpf_loop,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::Array;
@@ -14,7 +13,7 @@ use memscope_common::{
     STACK_NOT_SAMPLED, STACK_TIMED, STACK_TRUNCATED, STACK_UNFINISHED, StackRecord,
 };
 
-use crate::emit::{RING, add, count_drop, has_share, took_ring};
+use crate::emit::{add, count_drop, send_copy};
 use crate::identity::{finish, mix};
 use crate::native::{self, Natives, Place};
 use crate::python;
@@ -260,17 +259,7 @@ fn send_stack(
         };
         (*record).count = count as u32;
         (*record).natives = native_count as u32;
-        let sent = has_share(process)
-            && bpf_ringbuf_output(
-                &raw const RING as *mut c_void,
-                record as *mut c_void,
-                len,
-                BPF_RB_NO_WAKEUP as u64,
-            ) == 0;
-        if sent {
-            took_ring(process, len);
-        }
-        sent
+        send_copy(process, record as *mut c_void, len)
     }
 }
 

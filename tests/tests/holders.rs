@@ -114,7 +114,7 @@ fn garbage_is_what_a_collection_frees() {
     let rows = before["holders"].as_array().unwrap().iter();
     let garbage: Vec<_> = rows.filter(|row| row["origin"] == "garbage").collect();
     let unsure = garbage.iter().map(|row| row["unsure"]["count"].as_u64());
-    assert_eq!(unsure.sum(), Some(0), "{garbage:#?}");
+    assert_eq!(unsure.sum::<Option<u64>>(), Some(0), "{garbage:#?}");
     let after = daemon.json(&["holders", "--pid", &pid]);
     assert_eq!(after["garbage"]["count"], 0, "{after:#}");
 }

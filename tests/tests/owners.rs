@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use memscope_tests::{Calls, Daemon, Device, LONG, Program, sim_of, until};
+use memscope_tests::{Calls, Daemon, Device, LONG, Program, sim_of, until, workload_line};
 use serde_json::Value;
 
 fn start(daemon: &Daemon, script: &str) -> (Program, Value) {
@@ -317,4 +317,107 @@ fn labels_of_the_program_are_on_the_blocks_that_it_labels() {
     // They are no moments.
     let marks = daemon.json(&["marks", "--pid", &pid]).to_string();
     assert!(!marks.contains("memscope:owner"), "{marks}");
+}
+
+/// At the peak: all blocks that PyTorch had then, each in one row; what is still there is for what objects say, and what has been freed since is
+/// told by the line that allocated it.
+#[test]
+fn at_the_peak_all_of_pytorchs_blocks_are_for_something() {
+    let daemon = Daemon::start();
+    let (mut program, _) = start(&daemon, "peak.py");
+    let pid = program.pid_text();
+    program.tell("go on");
+    let told = program.hear();
+    let sizes = sizes(&told);
+    let all: u64 = sizes.values().sum();
+
+    let stats = daemon.stats(program.pid());
+    assert_eq!(stats["devices"][0]["peak_allocated_bytes"], all);
+    let event = stats["devices"][0]["peak_event"].as_u64().unwrap();
+    // The picture of that moment is PyTorch's own.
+    let words = ["snapshot", "--pid", &pid, "--format", "json", "--at"];
+    let [peak, by_event] =
+        ["peak:0", &format!("event:{event}")].map(|at| daemon.json(&[&words[..], &[at]].concat()));
+    assert_eq!(peak["segments"], by_event["segments"]);
+    let segments = peak["segments"].as_array().unwrap().iter();
+    let blocks = segments.flat_map(|segment| segment["blocks"].as_array().unwrap());
+    let active = blocks.filter(|block| block["state"] == "active");
+    let number = |block: &Value, key: &str| block[key].as_u64().unwrap();
+    let picture: HashMap<u64, u64> = active
+        .map(|block| (number(block, "address"), number(block, "size_bytes")))
+        .collect();
+    assert_eq!(picture, sizes);
+
+    let answer = daemon.json(&["owners", "--pid", &pid, "--at", "peak"]);
+    let sums = &answer["devices"][0]["blocks"];
+    assert_eq!(sums["count"], sizes.len() as u64);
+    assert_eq!(sums["bytes"], all);
+    assert_eq!(answer["as_of"], peak["header"]["as_of"]);
+    assert_eq!(
+        category(&answer, "weights"),
+        bytes_of(&told["parameters"], &sizes)
+    );
+    let rows = || answer["owners"].as_array().unwrap().iter();
+    let kept = rows().find(|row| row["owner"] == "__main__.kept").unwrap();
+    assert_eq!(
+        kept["blocks"]["bytes"],
+        sizes[&told["kept"].as_u64().unwrap()]
+    );
+    let freed: Vec<_> = rows()
+        .filter(|row| row["category"] == "freed_since")
+        .collect();
+    let line = workload_line("owners/peak.py", "for number in range(5)]");
+    let place = format!("peak.py:{line} ");
+    let large = freed.iter().find(|row| text(row, "place").contains(&place));
+    let large = large.unwrap_or_else(|| panic!("{freed:#?}"));
+    assert_eq!(large["blocks"]["count"], 5);
+    let bytes: u64 = (0..5_u64)
+        .map(|n| ((100_000 + n) * 4).next_multiple_of(512))
+        .sum();
+    assert_eq!(large["blocks"]["bytes"], bytes);
+    // Another block is at that address by now, if any.
+    let address = large["address"].as_u64().unwrap();
+    let explain = format!("{address:#x}");
+    let said = daemon.ctl(&[
+        "owners",
+        "--pid",
+        &pid,
+        "--at",
+        "peak",
+        "--explain",
+        &explain,
+    ]);
+    assert!(said.text().contains("freed since"), "{said}");
+
+    // Now there is nothing of it.
+    let now = daemon.json(&["owners", "--pid", &pid]);
+    let mut categories = now["devices"][0]["categories"].as_array().unwrap().iter();
+    assert!(
+        categories.all(|one| one["category"] != "freed_since"),
+        "{now:#}"
+    );
+
+    let refused = daemon.ctl(&["owners", "--pid", &pid, "--at", "peak:3"]);
+    refused.refused(2, &["no memory on device 3", "device 0"]);
+
+    // Of a process that has ended rules still say something by stacks.
+    program.tell("end");
+    program.wait();
+    until(LONG, "the end is seen", || {
+        daemon
+            .process(program.pid())
+            .filter(|one| one["state"] != "attached")
+    });
+    daemon
+        .ctl(&["owners", "--pid", &pid])
+        .refused(4, &["ended"]);
+    let ended = daemon.json(&["owners", "--pid", &pid, "--at", "peak"]);
+    assert_eq!(ended["devices"][0]["blocks"]["bytes"], all);
+    let mut codes = ended["coverage"].as_array().unwrap().iter();
+    assert!(
+        codes.any(|note| note["code"] == "objects_not_read"),
+        "{ended:#}"
+    );
+    let unknown = category(&ended, "unknown");
+    assert!(unknown.0 > 0, "{ended:#}");
 }

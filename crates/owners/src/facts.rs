@@ -37,6 +37,9 @@ pub enum Origin {
     Garbage,
     /// No object was found.
     None,
+    /// What held it is not known: it was freed before the objects were read, or they were not read. No rule asks for it.
+    #[serde(skip)]
+    Unknown,
 }
 
 /// What is known of a block.

@@ -172,6 +172,8 @@ pub(crate) enum Asked {
     At(Moment),
     /// The moment of the mark with this name.
     Mark(String),
+    /// The moment of the peak, of a device or of the one with the largest peak.
+    Peak(Option<i32>),
 }
 
 pub(crate) fn asked(at: Option<v1::Moment>) -> Result<Asked, Refusal> {
@@ -185,9 +187,10 @@ pub(crate) fn asked(at: Option<v1::Moment>) -> Result<Asked, Refusal> {
         Some(Wire::Event(number)) => Ok(Asked::At(Moment::Event(number))),
         Some(Wire::Step(number)) => Ok(Asked::At(Moment::Step(number))),
         Some(Wire::Mark(name)) => Ok(Asked::Mark(name)),
+        Some(Wire::Peak(peak)) => Ok(Asked::Peak(peak.device)),
         None => Err(invalid(
             "the request names no moment",
-            "give a time, an age, an event, a step or a mark, or leave it out for now",
+            "give a time, an age, an event, a step, a mark or the peak, or leave it out for now",
         )),
     }
 }

@@ -113,12 +113,12 @@ impl Service {
         pid: u32,
         at: Option<v1::Moment>,
     ) -> Result<Option<Moment>, Refusal> {
-        let all = v1::MarksRequest {
+        let names = NamesOf {
+            service: self,
+            caller,
             pid,
-            limit: 0,
-            include_framework: true,
         };
-        named::moment(pid, at, async || self.answer(caller, all).await).await
+        named::moment(pid, at, &names).await
     }
 
     /// The two moments of a comparison. Ages are counted back from one moment, so that they keep their order however
@@ -266,6 +266,29 @@ fn picture(earlier: bool) -> Answer {
     match earlier {
         true => Answer::EarlierPicture,
         false => Answer::Picture,
+    }
+}
+
+/// What the marks and the peaks of a process mean to one caller.
+struct NamesOf<'s> {
+    service: &'s Service,
+    caller: Caller,
+    pid: u32,
+}
+
+impl named::Names for NamesOf<'_> {
+    async fn marks(&self) -> Result<v1::MarksResponse, Refusal> {
+        let all = v1::MarksRequest {
+            pid: self.pid,
+            limit: 0,
+            include_framework: true,
+        };
+        self.service.answer(self.caller, all).await
+    }
+
+    async fn stats(&self) -> Result<v1::StatsResponse, Refusal> {
+        let question = v1::StatsRequest { pid: self.pid };
+        self.service.answer(self.caller, question).await
     }
 }
 
@@ -461,9 +484,13 @@ impl Memscope for Service {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
+        let question = request.into_inner();
+        let kind = picture(question.at.is_some());
+        let at = self.moment(caller, pid, question.at.clone()).await?;
         let (_turn, before) = self.before_reading(caller, pid, &under_way).await?;
-        let answer = self.daemon.owners(request.into_inner(), before).await?;
-        strict.check(Answer::Picture, &answer.coverage)?;
+        let wanted = under_way.wanted();
+        let answer = self.daemon.owners(question, before, at, wanted).await?;
+        strict.check(kind, &answer.coverage)?;
         Ok(Response::new(answer))
     }
 

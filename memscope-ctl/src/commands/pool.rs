@@ -22,7 +22,7 @@ pub(crate) struct Pool {
     #[command(flatten)]
     pub(crate) process: Process,
     /// Compare with this earlier moment, from the journal: an age (-5m), a time
-    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, step:NUMBER, mark:NAME, or peak (peak:DEVICE).
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) from: Option<Moment>,
     /// Describe this moment; now, if it is not given.

@@ -26,7 +26,8 @@ pub(crate) struct Snapshot {
     format: Option<&'static Format>,
     /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or
     /// nanoseconds since 1970 as in `as_of`), event:NUMBER for right after that event, step:NUMBER for the end of
-    /// that step, or mark:NAME for the last mark with that name (mark:NAME#2: the second; see marks).
+    /// that step, mark:NAME for the last mark with that name (mark:NAME#2: the second; see marks), or peak for when most
+    /// was allocated (peak:DEVICE: on that device).
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) at: Option<Moment>,
     /// The file; written whole or not at all. Without it, standard output.

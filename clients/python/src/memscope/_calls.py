@@ -473,6 +473,7 @@ class Calls(Connection):
         rule_set: str | None = None,
         rules: str | None = None,
         below: str | None = None,
+        at: v1.Moment | None = None,
         timeout: float | None = 30.0,
     ) -> v1.OwnersResponse:
         """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on.
@@ -483,6 +484,7 @@ class Calls(Connection):
         * rule_set: Which set of rules: `memscope` (if empty), `torchtitan`, `mosaic` or `msmemscope`.
         * rules: Rules of one's own, as the text of a TOML file, which are tried before those of the set. Empty for none.
         * below: Only rows whose name is this one or below it, as a part of a module's name: `layers.3`. Empty for all.
+        * at: The moment that is asked about; now, if it is not there. Python's objects are read now in any case: what is still there is for what they say, and what has been freed since is for what rules say of its stack, or else in the category `freed_since`.
         """
         return self._ask(
             self._memscope.Owners,
@@ -494,6 +496,7 @@ class Calls(Connection):
                 "rule_set": rule_set,
                 "rules": rules,
                 "below": below,
+                "at": at,
             },
             timeout,
         )

@@ -4,8 +4,9 @@
 
 use super::affects::{Affects, Answer, effect};
 use super::question::{OfOne, One, answer};
+use crate::clock::Clock;
 use crate::report::Source;
-use crate::state::device::Device;
+use crate::state::device::{Device, PeakAt};
 use crate::state::process::Process;
 use memscope_proto::v1;
 use memscope_proto::v1::DeviceStats;
@@ -28,7 +29,7 @@ impl OfOne for v1::StatsRequest {
             devices: process
                 .visible_devices()
                 .into_iter()
-                .map(|row| device(process, row))
+                .map(|row| device(process, row, one.clock))
                 .collect(),
             level: level.map_or(v1::Level::Unspecified, Into::into).into(),
             backend: Some(process.backend.clone().into()),
@@ -67,11 +68,18 @@ fn leave_out_doubtful(devices: &mut [DeviceStats], notes: &[v1::CoverageNote]) {
         if history {
             device.peak_allocated_bytes = None;
             device.peak_reserved_bytes = None;
+            (device.peak_event, device.peak_unix_ns) = (None, None);
         }
     }
 }
 
-fn device(process: &Process, row: &Device) -> DeviceStats {
+/// The moment of a peak, nanoseconds since 1970, if the clocks are known.
+fn unix_ns(clock: &Clock, peak: PeakAt) -> Option<u64> {
+    let unix_ns = clock.unix_ns(peak.time_ns);
+    (unix_ns != 0).then_some(unix_ns)
+}
+
+fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
     let pool = &row.pool;
     let driver = &row.driver;
     let source = process.source_of(row);
@@ -102,6 +110,7 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
         readings_refused: pool.read.refused,
         ..DeviceStats::default()
     };
+    let driver_peak = row.driver_peak.of(Some(driver.peak_bytes));
     match source {
         Source::Pool => {
             let zero = process.zero_if_unseen(row);
@@ -112,7 +121,10 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
             } else {
                 pool.peak_reserved.or(zero)
             };
+            let peak = row.pool_peak.of(pool.totals.peak());
             DeviceStats {
+                peak_event: peak.map(|peak| peak.event),
+                peak_unix_ns: peak.and_then(|peak| unix_ns(clock, peak)),
                 peak_allocated_bytes: pool.totals.peak().or(zero),
                 peak_reserved_bytes: peak_reserved,
                 baseline_bytes: pool.baseline().or(zero),
@@ -131,6 +143,8 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
             }
         }
         Source::Driver => DeviceStats {
+            peak_event: driver_peak.map(|peak| peak.event),
+            peak_unix_ns: driver_peak.and_then(|peak| unix_ns(clock, peak)),
             peak_allocated_bytes: Some(driver.peak_bytes),
             peak_reserved_bytes: Some(driver.peak_bytes),
             baseline_bytes: process.facts.from_start.then_some(0),

@@ -3,7 +3,7 @@
 //! Owns: the counters of its pool and of its driver allocations. Refuses: single blocks and
 //! allocations, which live by address in `pool` and `driver`.
 
-use crate::event::Level;
+use crate::event::{Event, Level};
 use crate::report::DriverBytes;
 use crate::state::distribution::Recorder;
 use crate::state::driver::component::Components;
@@ -230,6 +230,34 @@ impl DriverDevice {
     }
 }
 
+/// When a peak was reached first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeakAt {
+    /// The peak, in bytes.
+    bytes: u64,
+    /// Number of the event that brought it, and the event's moment.
+    pub(crate) event: u64,
+    pub(crate) time_ns: u64,
+}
+
+impl PeakAt {
+    /// Takes the peak as it is after an event, and what is held then. A peak that follows from a later total has no event.
+    fn note(&mut self, peak: u64, held: u64, event: &Event) {
+        if peak > self.bytes && held == peak {
+            *self = PeakAt {
+                bytes: peak,
+                event: event.id.sequence,
+                time_ns: event.time_ns,
+            };
+        }
+    }
+
+    /// The moment, if it is that of this peak.
+    pub(crate) fn of(self, peak: Option<u64>) -> Option<PeakAt> {
+        (self.bytes > 0 && Some(self.bytes) == peak).then_some(self)
+    }
+}
+
 /// One device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Device {
@@ -243,6 +271,11 @@ pub(crate) struct Device {
     /// Free memory in bytes, from `cudaMemGetInfo` (or another vendor's function for it) or from NVML, and when it was
     /// read.
     pub(crate) free_bytes: Option<(u64, u64)>,
+    /// When the peaks of the pool and of the driver's allocations were reached.
+    #[serde(default)]
+    pub(crate) pool_peak: PeakAt,
+    #[serde(default)]
+    pub(crate) driver_peak: PeakAt,
 }
 
 /// Bytes that the distributions of sizes and lifetimes of a device may take.
@@ -258,6 +291,16 @@ impl Device {
     pub(crate) fn own_bytes(&self) -> u64 {
         let segments = self.pool.segments.iter().count() as u64;
         size_of::<Device>() as u64 + RECORDERS + segments * SEGMENT
+    }
+
+    /// Notes the moment of a peak that this event brought.
+    pub(crate) fn note_peak(&mut self, event: &Event) {
+        let totals = &self.pool.totals;
+        if let (Some(peak), Some(held)) = (totals.peak(), totals.allocated()) {
+            self.pool_peak.note(peak, held, event);
+        }
+        let held = self.driver.held().bytes;
+        self.driver_peak.note(self.driver.peak_bytes, held, event);
     }
 
     /// Free bytes of the device, whichever processes use the rest, if the number is recent.

@@ -236,6 +236,15 @@ impl Process {
             // A pair of clock readings belongs to the machine, and the ledger has taken it.
             Body::Clock { .. } => {}
         }
+        let brings_memory = matches!(
+            event.body,
+            Body::Trace(_) | Body::Report(_) | Body::Call(_) | Body::Held(_) | Body::Workspace(_)
+        );
+        if brings_memory {
+            for row in self.devices.iter_mut() {
+                row.note_peak(event);
+            }
+        }
     }
 
     fn records_lost(&mut self, time_ns: u64) {

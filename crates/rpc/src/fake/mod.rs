@@ -218,6 +218,8 @@ impl Daemon for FakeDaemon {
         &self,
         request: v1::OwnersRequest,
         before: Arc<SnapshotReport>,
+        _at: Option<crate::Moment>,
+        _wanted: &crate::Wanted,
     ) -> Result<v1::OwnersResponse, Refusal> {
         Ok(v1::OwnersResponse {
             pid: request.pid,

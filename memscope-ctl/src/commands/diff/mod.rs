@@ -35,7 +35,7 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) process: ProcessOption,
     /// The first moment, from the journal: an age (-5m), a time (2026-11-20T08:30:00Z, or nanoseconds
-    /// since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
+    /// since 1970), event:NUMBER, step:NUMBER, mark:NAME, or peak (peak:DEVICE).
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true, required_unless_present = "files")]
     pub(crate) from: Option<Moment>,
     /// The second; now, if it is not given.

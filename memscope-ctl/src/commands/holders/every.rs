@@ -1,10 +1,10 @@
 //! `holders --every`: how the holders change.
 
-use super::{Holders, container, via};
+use super::table::{self, ROWS, container, via};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
-use crate::render::table::{Column, table};
+use crate::render::table::{Column, table as lines};
 use crate::render::{coverage, name};
 use crate::units::{bytes, grouped, moment, nanoseconds, plain, signed_bytes};
 use memscope_proto::v1;
@@ -15,42 +15,52 @@ use tokio::time::MissedTickBehavior;
 /// What a row is recognised by in the next reading.
 type Key<'a> = (&'a str, i32, i32);
 
-/// Asks again and again: first prints all holders, then those that changed since the reading before.
-pub(super) async fn again(
-    options: &Holders,
-    client: &Client,
-    question: v1::HoldersRequest,
-    interval: Duration,
-    json: bool,
-) -> Result<(), Failure> {
-    let mut ticks = tokio::time::interval(interval);
-    // A process with many objects is not read several times at once.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before: Option<v1::HoldersResponse> = None;
-    for _ in 0..options.count.unwrap_or(u64::MAX) {
-        ticks.tick().await;
-        let answer = client
-            .ask(question.clone(), async |mut rpc, request| {
-                rpc.holders(request).await
-            })
-            .await?;
-        match &before {
-            _ if json => output::json_line(&answer)?,
-            None => output::text(&super::text(&shown(&answer, options.limit)))?,
-            Some(before) => {
-                output::text(&format!("\n{}", changes(before, &answer, options.limit)))?;
+/// Asking again and again.
+pub(super) struct Again {
+    pub interval: Duration,
+    /// How often; for ever if it is not given.
+    pub count: Option<u64>,
+    /// Largest number of rows.
+    pub limit: Option<u32>,
+    pub json: bool,
+}
+
+impl Again {
+    /// First prints all holders, then those that changed since the reading before.
+    pub(super) async fn ask(
+        &self,
+        client: &Client,
+        question: v1::HoldersRequest,
+    ) -> Result<(), Failure> {
+        let mut ticks = tokio::time::interval(self.interval);
+        // A process with many objects is not read several times at once.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut before: Option<v1::HoldersResponse> = None;
+        for _ in 0..self.count.unwrap_or(u64::MAX) {
+            ticks.tick().await;
+            let answer = client
+                .ask(question.clone(), async |mut rpc, request| {
+                    rpc.holders(request).await
+                })
+                .await?;
+            match &before {
+                _ if self.json => output::json_line(&answer)?,
+                None => output::text(&table::text(&shown(&answer, self.limit)))?,
+                Some(before) => {
+                    output::text(&format!("\n{}", changes(before, &answer, self.limit)))?;
+                }
             }
+            before = Some(answer);
         }
-        before = Some(answer);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Most rows that are shown.
 fn rows(limit: Option<u32>) -> usize {
     match limit {
         Some(0) => usize::MAX,
-        limit => limit.unwrap_or(super::ROWS) as usize,
+        limit => limit.unwrap_or(ROWS) as usize,
     }
 }
 
@@ -198,7 +208,7 @@ fn changes(before: &v1::HoldersResponse, now: &v1::HoldersResponse, limit: Optio
             Column::Left("CONTAINER"),
         ];
         let rows_of = changed.iter().take(rows(limit)).filter_map(Changed::row);
-        text.push_str(&table(&head, rows_of.collect()));
+        text.push_str(&lines(&head, rows_of.collect()));
         let more = changed.len().saturating_sub(rows(limit));
         if more > 0 {
             text.push_str(&format!(
@@ -207,7 +217,7 @@ fn changes(before: &v1::HoldersResponse, now: &v1::HoldersResponse, limit: Optio
             ));
         }
     }
-    text.push_str(&super::sums(now));
+    text.push_str(&table::sums(now));
     text.push_str(&coverage(&now.coverage));
     text
 }

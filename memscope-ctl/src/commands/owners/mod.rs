@@ -35,6 +35,7 @@ const ROWS: u32 = 20;
   memscope-ctl owners 4242 --tree --depth 2          sums by module
   memscope-ctl owners 4242 --below layers.3          one part of the model
   memscope-ctl owners 4242 --explain 0x7f3a5c000000  why a block is what it is
+  memscope-ctl owners 4242 --at peak                 when most was allocated
   memscope-ctl owners 4242 --rules mine.toml         your own categories first
   memscope-ctl owners 4242 --json | jq '.devices[].categories'")]
 pub(crate) struct Owners {
@@ -57,6 +58,11 @@ pub(crate) struct Owners {
         hide_default_value = true
     )]
     pub(crate) below: String,
+    /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER,
+    /// step:NUMBER, mark:NAME, or peak: when most was allocated (peak:DEVICE on one device). What is still there is for what objects say of
+    /// it now; what has been freed since, rules on its stack decide, or it is "freed since".
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) at: Option<v1::Moment>,
     /// Explain the blocks in which these addresses lie (commas between them).
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = super::holders::address)]
     pub(crate) explain: Vec<u64>,
@@ -83,6 +89,7 @@ impl Run for Owners {
             rule_set: self.rule_set.clone(),
             rules,
             below: self.below.clone(),
+            at: self.at.clone(),
         };
         let answer = client
             .ask(question, async |mut rpc, request| rpc.owners(request).await)

@@ -16,7 +16,7 @@ pub(crate) struct View {
     #[arg(long, value_name = "ORDINAL", value_parser = clap::value_parser!(i32).range(0..))]
     device: Option<i32>,
     /// Compare with this earlier moment, from the journal: an age (-5m), a time
-    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, step:NUMBER, mark:NAME, or peak (peak:DEVICE).
     #[arg(
         long,
         value_name = "MOMENT",

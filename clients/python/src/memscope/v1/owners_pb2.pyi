@@ -65,6 +65,7 @@ class OwnersRequest(_message.Message):
     RULE_SET_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     BELOW_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process that is asked about."""
     limit: _builtins.int
@@ -79,6 +80,12 @@ class OwnersRequest(_message.Message):
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Blocks to explain: those in which these addresses lie."""
 
+    @_builtins.property
+    def at(self) -> _snapshot_pb2.Moment:
+        """The moment that is asked about; now, if it is not there. Python's objects are read now in any case: what is still there is for what they
+        say, and what has been freed since is for what rules say of its stack, or else in the category `freed_since`.
+        """
+
     def __init__(
         self,
         *,
@@ -88,12 +95,15 @@ class OwnersRequest(_message.Message):
         rule_set: _builtins.str = ...,
         rules: _builtins.str = ...,
         below: _builtins.str = ...,
+        at: _snapshot_pb2.Moment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "below", b"below", "limit", b"limit", "pid", b"pid", "rule_set", b"rule_set", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "addresses", b"addresses", "at", b"at", "below", b"below", "limit", b"limit", "pid", b"pid", "rule_set", b"rule_set", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
+    _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at) -> _WhichOneofReturnType__at | None: ...
 
 Global___OwnersRequest: _TypeAlias = OwnersRequest  # noqa: Y015
 

@@ -90,6 +90,7 @@ class Moment(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
+    PEAK_FIELD_NUMBER: _builtins.int
     unix_ns: _builtins.int
     """Nanoseconds since 1970."""
     ago_ns: _builtins.int
@@ -102,6 +103,10 @@ class Moment(_message.Message):
     """Right after the last mark with this name; `NAME#2`: the second of that name. A mark that is called by the whole text
     comes first.
     """
+    @_builtins.property
+    def peak(self) -> Global___Peak:
+        """When most was allocated since the attach."""
+
     def __init__(
         self,
         *,
@@ -110,16 +115,41 @@ class Moment(_message.Message):
         event: _builtins.int = ...,
         step: _builtins.int = ...,
         mark: _builtins.str = ...,
+        peak: Global___Peak | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ago_ns", b"ago_ns", "event", b"event", "mark", b"mark", "moment", b"moment", "step", b"step", "unix_ns", b"unix_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ago_ns", b"ago_ns", "event", b"event", "mark", b"mark", "moment", b"moment", "peak", b"peak", "step", b"step", "unix_ns", b"unix_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ago_ns", b"ago_ns", "event", b"event", "mark", b"mark", "moment", b"moment", "step", b"step", "unix_ns", b"unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ago_ns", b"ago_ns", "event", b"event", "mark", b"mark", "moment", b"moment", "peak", b"peak", "step", b"step", "unix_ns", b"unix_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_moment: _TypeAlias = _typing.Literal["unix_ns", "ago_ns", "event", "step", "mark"]  # noqa: Y015
+    _WhichOneofReturnType_moment: _TypeAlias = _typing.Literal["unix_ns", "ago_ns", "event", "step", "mark", "peak"]  # noqa: Y015
     _WhichOneofArgType_moment: _TypeAlias = _typing.Literal["moment", b"moment"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_moment) -> _WhichOneofReturnType_moment | None: ...
 
 Global___Moment: _TypeAlias = Moment  # noqa: Y015
+
+@_typing.final
+class Peak(_message.Message):
+    """The moment at which most was allocated since the attach, as `peak_allocated_bytes` of Stats has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    device: _builtins.int
+    """On which device; if it is not there, on the one with the largest peak."""
+    def __init__(
+        self,
+        *,
+        device: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "device", b"device"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "device", b"device"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
+    _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__device) -> _WhichOneofReturnType__device | None: ...
+
+Global___Peak: _TypeAlias = Peak  # noqa: Y015
 
 @_typing.final
 class SnapshotHeader(_message.Message):

@@ -393,6 +393,8 @@ class DeviceStats(_message.Message):
     READINGS_REFUSED_FIELD_NUMBER: _builtins.int
     DEVICE_KIND_FIELD_NUMBER: _builtins.int
     COMPONENTS_FIELD_NUMBER: _builtins.int
+    PEAK_EVENT_FIELD_NUMBER: _builtins.int
+    PEAK_UNIX_NS_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal within the process; unknown for allocations whose device is not known."""
     source: _process_pb2.Source.ValueType
@@ -443,6 +445,10 @@ class DeviceStats(_message.Message):
     """Readings that were too old, contradicted the totals or were never complete, a count."""
     device_kind: _builtins.str
     """Kind of device as PyTorch calls it: `cuda` or `npu`. Unknown before anything told."""
+    peak_event: _builtins.int
+    """The event after which `peak_allocated_bytes` was reached first. Unknown if no event showed it."""
+    peak_unix_ns: _builtins.int
+    """The moment of that event, nanoseconds since 1970."""
     @_builtins.property
     def driver(self) -> Global___DriverBytes:
         """Live allocations from the runtime and driver that were seen to come."""
@@ -515,10 +521,12 @@ class DeviceStats(_message.Message):
         readings_refused: _builtins.int = ...,
         device_kind: _builtins.str | None = ...,
         components: _abc.Iterable[Global___Component] | None = ...,
+        peak_event: _builtins.int | None = ...,
+        peak_unix_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_pending_free_bytes", b"_pending_free_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "imported", b"imported", "lifetimes", b"lifetimes", "managed", b"managed", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_reserved_bytes", b"peak_reserved_bytes", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "segments", b"segments", "sizes", b"sizes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_event", b"_peak_event", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_peak_unix_ns", b"_peak_unix_ns", "_pending_free_bytes", b"_pending_free_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "imported", b"imported", "lifetimes", b"lifetimes", "managed", b"managed", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_event", b"peak_event", "peak_reserved_bytes", b"peak_reserved_bytes", "peak_unix_ns", b"peak_unix_ns", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "segments", b"segments", "sizes", b"sizes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_pending_free_bytes", b"_pending_free_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "alloc_count", b"alloc_count", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "components", b"components", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "free_count", b"free_count", "imported", b"imported", "lifetimes", b"lifetimes", "live_blocks", b"live_blocks", "managed", b"managed", "oom_count", b"oom_count", "orphan_free_bytes", b"orphan_free_bytes", "orphan_free_count", b"orphan_free_count", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_reserved_bytes", b"peak_reserved_bytes", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "readings", b"readings", "readings_refused", b"readings_refused", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "resync_count", b"resync_count", "segments", b"segments", "sizes", b"sizes", "source", b"source", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_event", b"_peak_event", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_peak_unix_ns", b"_peak_unix_ns", "_pending_free_bytes", b"_pending_free_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "alloc_count", b"alloc_count", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "components", b"components", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "free_count", b"free_count", "imported", b"imported", "lifetimes", b"lifetimes", "live_blocks", b"live_blocks", "managed", b"managed", "oom_count", b"oom_count", "orphan_free_bytes", b"orphan_free_bytes", "orphan_free_count", b"orphan_free_count", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_event", b"peak_event", "peak_reserved_bytes", b"peak_reserved_bytes", "peak_unix_ns", b"peak_unix_ns", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "readings", b"readings", "readings_refused", b"readings_refused", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "resync_count", b"resync_count", "segments", b"segments", "sizes", b"sizes", "source", b"source", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
@@ -536,8 +544,12 @@ class DeviceStats(_message.Message):
     _WhichOneofArgType__free_bytes_boot_ns: _TypeAlias = _typing.Literal["_free_bytes_boot_ns", b"_free_bytes_boot_ns"]  # noqa: Y015
     _WhichOneofReturnType__peak_allocated_bytes: _TypeAlias = _typing.Literal["peak_allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__peak_allocated_bytes: _TypeAlias = _typing.Literal["_peak_allocated_bytes", b"_peak_allocated_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__peak_event: _TypeAlias = _typing.Literal["peak_event"]  # noqa: Y015
+    _WhichOneofArgType__peak_event: _TypeAlias = _typing.Literal["_peak_event", b"_peak_event"]  # noqa: Y015
     _WhichOneofReturnType__peak_reserved_bytes: _TypeAlias = _typing.Literal["peak_reserved_bytes"]  # noqa: Y015
     _WhichOneofArgType__peak_reserved_bytes: _TypeAlias = _typing.Literal["_peak_reserved_bytes", b"_peak_reserved_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__peak_unix_ns: _TypeAlias = _typing.Literal["peak_unix_ns"]  # noqa: Y015
+    _WhichOneofArgType__peak_unix_ns: _TypeAlias = _typing.Literal["_peak_unix_ns", b"_peak_unix_ns"]  # noqa: Y015
     _WhichOneofReturnType__pending_free_bytes: _TypeAlias = _typing.Literal["pending_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__pending_free_bytes: _TypeAlias = _typing.Literal["_pending_free_bytes", b"_pending_free_bytes"]  # noqa: Y015
     _WhichOneofReturnType__requested_bytes: _TypeAlias = _typing.Literal["requested_bytes"]  # noqa: Y015
@@ -565,7 +577,11 @@ class DeviceStats(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_allocated_bytes) -> _WhichOneofReturnType__peak_allocated_bytes | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_event) -> _WhichOneofReturnType__peak_event | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_reserved_bytes) -> _WhichOneofReturnType__peak_reserved_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_unix_ns) -> _WhichOneofReturnType__peak_unix_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_free_bytes) -> _WhichOneofReturnType__pending_free_bytes | None: ...
     @_typing.overload

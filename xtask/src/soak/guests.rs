@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use anyhow::{Context, Result, bail};
 use fastrand::Rng;
@@ -102,6 +103,8 @@ pub struct Guests<'a> {
     counts: Counts,
     /// Nobody shall come any more: the time is over, or a guest has found a fault.
     over: AtomicBool,
+    /// Each guest has it for reading, from when it comes to when it has gone.
+    door: RwLock<()>,
 }
 
 impl<'a> Guests<'a> {
@@ -127,12 +130,18 @@ impl<'a> Guests<'a> {
             seed,
             counts: Counts::default(),
             over: AtomicBool::new(false),
+            door: RwLock::new(()),
         })
     }
 
     /// Lets no more guests come.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until all guests have gone; none comes before the result is dropped.
+    pub fn quiet(&self) -> RwLockWriteGuard<'_, ()> {
+        self.door.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether no more guests come.
@@ -150,6 +159,7 @@ impl<'a> Guests<'a> {
     pub fn receive_all(&self, number: u64, most: Option<u64>) -> Result<()> {
         let mut rng = Rng::with_seed(self.seed * 1000 + number + 1);
         while !self.is_over() {
+            let _inside = self.door.read().unwrap_or_else(PoisonError::into_inner);
             let end = rng.usize(0..ENDS.len());
             if let Err(error) = self.receive(end, &mut rng) {
                 self.end();

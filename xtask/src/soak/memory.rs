@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// Growth in KiB between the middle and the end that counts as none: what the process holds may grow a little, too.
 const FLAT_KIB: u64 = 16 << 10;
-/// Growth of the anonymous memory's floor in per cent that counts as none while processes come and go.
+/// Growth of the anonymous memory at rest in per cent that counts as none while processes come and go.
 const LEVEL_PERCENT: f64 = 2.0;
-/// Of the 45 pairs of ten floors, so many more that rise than fall come by chance once in 28 runs (Kendall's test).
+/// Of the 45 pairs of ten measurements at rest, so many more that rise than fall come by chance once in 28 runs (Kendall's test).
 const RISES: i64 = 21;
 
 /// Measurements of the memory of one daemon.
@@ -16,7 +16,15 @@ pub struct Memory {
     pid: u32,
     /// Measurements: seconds since the start, resident KiB, and how many of these are anonymous.
     looks: Vec<(u64, u64, u64)>,
+    /// Anonymous KiB in moments in which the daemon had nothing to do, after so many seconds.
+    rests: Vec<(u64, u64)>,
 }
+
+/// The daemon is at rest once it has used no more than so many ticks of processor time in [`IDLE`].
+const IDLE_TICKS: u64 = 4;
+const IDLE: Duration = Duration::from_secs(2);
+/// How long it may take until it is at rest: what it has of the ring, and a checkpoint.
+const REST: Duration = Duration::from_secs(120);
 
 impl Memory {
     /// No measurements yet, of the daemon with this process id.
@@ -24,7 +32,37 @@ impl Memory {
         Memory {
             pid,
             looks: Vec::new(),
+            rests: Vec::new(),
         }
+    }
+
+    /// Waits until the daemon has nothing to do any more, and measures. Nobody may ask it anything meanwhile.
+    pub fn rest(&mut self, started: Instant) -> Result<()> {
+        let end = Instant::now() + REST;
+        let mut before = self.ticks()?;
+        loop {
+            std::thread::sleep(IDLE);
+            let now = self.ticks()?;
+            if now - before <= IDLE_TICKS {
+                let (seconds, _, anonymous) = self.measure(started)?;
+                self.rests.push((seconds, anonymous));
+                return Ok(());
+            }
+            if Instant::now() > end {
+                bail!("the daemon still works {REST:?} after all else has stopped");
+            }
+            before = now;
+        }
+    }
+
+    /// The processor time that the daemon has used, in ticks.
+    fn ticks(&self) -> Result<u64> {
+        let path = format!("/proc/{}/stat", self.pid);
+        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = after_name.split_whitespace().skip(11).take(2);
+        let ticks: Option<u64> = ticks.map(|word| word.parse::<u64>().ok()).sum();
+        ticks.with_context(|| format!("{path} has no processor time"))
     }
 
     /// Measures every `every` until the time `until` after the start.
@@ -56,6 +94,12 @@ impl Memory {
     }
 
     fn look(&mut self, started: Instant) -> Result<()> {
+        let look = self.measure(started)?;
+        self.looks.push(look);
+        Ok(())
+    }
+
+    fn measure(&self, started: Instant) -> Result<(u64, u64, u64)> {
         let path = format!("/proc/{}/status", self.pid);
         let status =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -64,13 +108,11 @@ impl Memory {
             let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
             number.with_context(|| format!("{path} has no {name}"))
         };
-        let look = (
+        Ok((
             started.elapsed().as_secs(),
             field("VmRSS:")?,
             field("RssAnon:")?,
-        );
-        self.looks.push(look);
-        Ok(())
+        ))
     }
 
     /// The last measurement in words.
@@ -106,28 +148,22 @@ impl Memory {
         last <= middle + FLAT_KIB
     }
 
-    /// What the anonymous memory does not fall below in each tenth of the time, but for a twentieth of it, in KiB. Copies
-    /// for checkpoints and answers come and go; what is lost for good stays beneath them.
-    fn floors(&self) -> Vec<u64> {
-        let floor = |tenth| {
-            let part = self.part(tenth, tenth + 1).into_iter();
-            let mut part: Vec<u64> = part.map(|look| look.2).collect();
-            part.sort_unstable();
-            part.get(part.len() / 20).copied().unwrap_or(0)
-        };
-        (0..10).map(floor).collect()
-    }
-
-    /// Whether the anonymous memory stays level while processes come and go, and how that is seen. It does not where its
-    /// floors rise more often than chance lets them ([`RISES`]), and by more than [`LEVEL_PERCENT`].
+    /// Whether the anonymous memory at rest stays level while processes come and go, and how that is seen. It does not where it rises more
+    /// often than chance lets it ([`RISES`]), and by more than [`LEVEL_PERCENT`].
     pub fn level(&self) -> (String, bool) {
-        let floors = self.floors();
-        let trend = Trend::of(&floors);
+        let rests: Vec<u64> = self.rests.iter().map(|rest| rest.1).collect();
+        let trend = Trend::of(&rests);
+        let all: Vec<String> = self
+            .rests
+            .iter()
+            .map(|(seconds, kib)| format!("{:.1} after {seconds} s", *kib as f64 / 1024.0))
+            .collect();
         let said = format!(
-            "The anonymous memory's floor was {} MiB in the median tenth of the time, and its trend {:+.1} % over the whole time; of the 45 \
-             pairs of tenths, those in which it rose less those in which it fell are {}",
-            trend.middle >> 10,
+            "With all else stopped, the daemon's anonymous memory was, in MiB: {}. The trend is {:+.1} % over the whole time; of the {} \
+             pairs, those in which it rose less those in which it fell are {}",
+            all.join(", "),
             trend.percent,
+            rests.len() * rests.len().saturating_sub(1) / 2,
             trend.rises
         );
         let grows = trend.rises >= RISES && trend.percent > LEVEL_PERCENT;
@@ -142,19 +178,18 @@ impl Memory {
 
     /// Ten parts of the time, as a table in Markdown.
     pub fn table(&self) -> String {
-        let mut text = "| until, s | resident, middle, MiB | resident, most, MiB | anonymous, most, MiB | anonymous, floor, MiB |\n|---|---|---|---|---|\n".to_owned();
-        for (tenth, floor) in (0..10).zip(self.floors()) {
+        let mut text = "| until, s | resident, middle, MiB | resident, most, MiB | anonymous, most, MiB |\n|---|---|---|---|\n".to_owned();
+        for tenth in 0..10 {
             let part = self.part(tenth, tenth + 1);
             let most = |of: fn(&(u64, u64, u64)) -> u64| {
                 part.iter().map(|look| of(look)).max().unwrap_or(0) >> 10
             };
             text.push_str(&format!(
-                "| {} | {} | {} | {} | {} |\n",
+                "| {} | {} | {} | {} |\n",
                 part.last().map_or(0, |look| look.0),
                 self.middle_of(tenth, tenth + 1, |look| look.1) >> 10,
                 most(|look| look.1),
                 most(|look| look.2),
-                floor >> 10,
             ));
         }
         text
@@ -163,7 +198,6 @@ impl Memory {
 
 /// Whether numbers rise with time.
 struct Trend {
-    middle: u64,
     /// Pairs of which the later one is higher, less those of which it is lower.
     rises: i64,
     /// The median slope (Theil–Sen) times the whole time, by the median.
@@ -192,7 +226,6 @@ impl Trend {
         let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
         let whole = slope * numbers.len().saturating_sub(1) as f64;
         Trend {
-            middle,
             rises: rises.sum(),
             percent: whole * 100.0 / middle.max(1) as f64,
         }
@@ -203,39 +236,46 @@ impl Trend {
 mod tests {
     use super::*;
 
-    /// A run of an hour, looked at every two seconds, whose memory is what this gives for each second.
-    fn run(kib: impl Fn(u64) -> u64) -> Memory {
-        let looks = (0..3600).step_by(2);
-        Memory {
-            pid: 0,
-            looks: looks.map(|at| (at, kib(at) + 50_000, kib(at))).collect(),
-        }
+    /// A run with ten moments at rest, whose memory is what this gives for the number of each.
+    fn is_level(kib: impl Fn(u64) -> u64) -> bool {
+        let rests = (0..10).map(|at| (at * 360, kib(at)));
+        let memory = Memory {
+            rests: rests.collect(),
+            ..Memory::of(0)
+        };
+        memory.level().1
     }
 
-    /// A number below 100,000 that looks like chance.
+    /// A number below 65,536 that looks like chance.
     fn chance(at: u64) -> u64 {
-        at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33 & 0xffff
+        (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33 & 0xffff
     }
 
     #[test]
     fn what_comes_and_goes_is_no_growth() {
-        assert!(run(|_| 100_000).level().1);
-        assert!(run(|at| 100_000 + chance(at)).level().1);
-        // High for some minutes here and there, as while the machine is busy otherwise; the last of them near the end.
-        assert!(
-            run(|at| 100_000 + chance(at) + if at / 300 % 3 == 2 { 60_000 } else { 0 })
-                .level()
-                .1
-        );
-        assert!(run(|at| 100_000 - at * 10).level().1);
+        assert!(is_level(|_| 100_000));
+        assert!(is_level(|at| 100_000 + chance(at)));
+        assert!(is_level(|at| 100_000 - at * 1000));
+        // One per cent in an hour is below what is judged.
+        assert!(is_level(|at| 100_000 + at * 100));
     }
 
     #[test]
-    fn what_stays_is_found_beneath_what_comes_and_goes() {
-        assert!(!run(|at| 100_000 + at).level().1);
-        assert!(!run(|at| 100_000 + chance(at) + at * 2).level().1);
-        assert!(!run(|at| 100_000 + chance(at) + at / 600 * 2_000).level().1);
-        // One per cent in an hour is below what is judged.
-        assert!(run(|at| 100_000 + at / 4).level().1);
+    fn what_stays_is_growth() {
+        assert!(!is_level(|at| 100_000 + at * 300));
+        assert!(!is_level(|at| 100_000 + chance(at) / 8 + at * 3_000));
+    }
+
+    #[test]
+    fn a_process_that_waits_is_at_rest() {
+        let mut waits = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut memory = Memory::of(waits.id());
+        memory.rest(Instant::now()).unwrap();
+        assert!(memory.rests[0].1 > 0);
+        drop(waits.stdin.take());
+        waits.wait().unwrap();
     }
 }

@@ -169,6 +169,27 @@ const CLOSE_LOOK: Duration = Duration::from_secs(2);
 /// Minutes from which on the daemon's memory is judged: before that it is still being filled.
 const JUDGED_FROM: u64 = 10;
 
+/// Moments in which all but the daemon stops, so that its memory is measured in the same state each time.
+const RESTS: u32 = 10;
+
+/// A process that is stopped until this is dropped.
+struct Stopped(u32);
+
+impl Stopped {
+    fn stop(pid: u32) -> Stopped {
+        // SAFETY: no memory; the process is this one's child, and not yet waited for.
+        unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::kill(self.0 as i32, libc::SIGCONT) };
+    }
+}
+
 /// One process allocates for as long as it runs, from many stacks, and others come and go beside it.
 fn hard_load(
     options: &Options,
@@ -215,7 +236,16 @@ fn hard_load(
                 scope.spawn(move || guests.receive_all(number, options.most))
             })
             .collect();
-        let watched = memory.watch_while(started, length, CLOSE_LOOK, || !guests.is_over());
+        let watched = (1..=RESTS).try_for_each(|rest| {
+            let until = length.mul_f64(f64::from(rest) / f64::from(RESTS));
+            memory.watch_while(started, until, CLOSE_LOOK, || !guests.is_over())?;
+            if guests.is_over() {
+                return Ok(());
+            }
+            let _quiet = guests.quiet();
+            let _stopped = Stopped::stop(trainer.pid());
+            memory.rest(started)
+        });
         guests.end();
         let mut received = received.into_iter().map(|thread| {
             let ended = thread.join();

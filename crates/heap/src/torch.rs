@@ -27,7 +27,7 @@ const SMALLEST_NODE: u64 = 56;
 const SMALLEST_PIECE: u64 = 32;
 /// Most bytes at the end of a piece of memory of the C library's allocator that were not asked for: pieces are multiples of 16 bytes, and a
 /// rest that would be too small for a piece is left to the one before it.
-const MOST_UNUSED: u64 = 47;
+const UNUSED_AT_THE_END: u64 = 47;
 /// Bytes of a tensor's piece of memory.
 const SIZES_OF_TENSORS: RangeInclusive<u64> = 96..=512;
 /// Bits of the references that keep something alive, in a word of counts.
@@ -132,7 +132,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
         self.size_of_piece(begin)
             .and_then(|size| size.checked_sub(room - begin))
-            .is_some_and(|unused| unused <= MOST_UNUSED)
+            .is_some_and(|unused| unused <= UNUSED_AT_THE_END)
     }
 
     /// Autograd's knowledge of a tensor follows its memory.

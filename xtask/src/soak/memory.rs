@@ -49,7 +49,11 @@ impl Memory {
                 return Ok(());
             }
             if Instant::now() > end {
-                bail!("the daemon still works {REST:?} after all else has stopped");
+                bail!(
+                    "the daemon still works {REST:?} after all else has stopped: {} ticks of processor time in the last {IDLE:?}. {}",
+                    now - before,
+                    self.level().0
+                );
             }
             before = now;
         }

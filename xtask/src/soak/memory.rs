@@ -20,8 +20,9 @@ pub struct Memory {
     rests: Vec<(u64, u64)>,
 }
 
-/// The daemon is at rest once it has used no more than so many ticks of processor time in [`IDLE`].
-const IDLE_TICKS: u64 = 4;
+/// The daemon is at rest once it has used no more than so many ticks of processor time in [`IDLE`]: what it does by the clock takes 1 to 3 % of a
+/// processor while it has much; to drain the ring or to write a checkpoint takes nearly all of one.
+const IDLE_TICKS: u64 = 20;
 const IDLE: Duration = Duration::from_secs(2);
 /// How long it may take until it is at rest: what it has of the ring, and a checkpoint.
 const REST: Duration = Duration::from_secs(120);

@@ -70,11 +70,8 @@ pub(crate) fn still_there(before: &[Block], after: &[Block]) -> Vec<Block> {
 /// Why Python's objects were not read.
 #[derive(Debug)]
 pub(crate) enum NotRead {
-    /// There are none.
-    NoPython {
-        /// The process.
-        pid: u32,
-    },
+    /// There are none: the process with this process id runs no Python.
+    NoPython { pid: u32 },
     /// They could not be read.
     Refused(Refusal),
 }

@@ -3,8 +3,8 @@
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// Of a graph with so many vertices and these edges, the vertices that only those refer to which they lead to themselves. All others are reached
-/// from them.
+/// Of a graph with so many vertices and these edges, the vertices to which nothing leads but what they lead to themselves.
+/// Each other vertex is reached from one of these.
 pub(crate) fn beginnings(count: usize, edges: &[(u32, u32)]) -> Vec<bool> {
     let mut graph: DiGraph<(), ()> = DiGraph::with_capacity(count, edges.len());
     for _ in 0..count {

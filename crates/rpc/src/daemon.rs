@@ -77,8 +77,8 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
         before: Arc<SnapshotReport>,
     ) -> Result<v1::HoldersResponse, Refusal>;
 
-    /// What the blocks of a process are for, now or at an earlier moment, as the journal has it. `before` is the process as it was when the
-    /// question came.
+    /// What the blocks of a process are for, now or at an earlier moment, as the journal has it.
+    /// `before` is the process as it was when the question came.
     async fn owners(
         &self,
         request: v1::OwnersRequest,

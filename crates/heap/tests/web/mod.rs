@@ -66,8 +66,8 @@ impl Asked {
         self.things.keys().copied().collect()
     }
 
-    /// Lets the process collect, and says what of a reading from before is wrong: where something is held from, how often, and by what kind of
-    /// object.
+    /// Lets the process collect, and says what of a reading from before is wrong: where something is held from,
+    /// how often, and by what kind of object.
     pub fn compare(mut self, reading: &Reading) -> Vec<String> {
         self.program.tell("collect");
         let collected = self.program.hear();

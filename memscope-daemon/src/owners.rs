@@ -298,7 +298,15 @@ fn sums(
     let cached = reserved.and_then(|reserved: u64| reserved.checked_sub(in_pool + pending));
     let used = stats.and_then(|stats| stats.total_bytes?.checked_sub(stats.free_bytes?));
     let known = cached.map(|cached| blocks.bytes + pending + cached);
-    let unexplained = used.zip(known).map(|(used, known)| used.checked_sub(known));
+    let by_driver = stats.and_then(|stats| stats.process_bytes);
+    let context = by_driver
+        .zip(known)
+        .and_then(|(all, known)| all.checked_sub(known));
+    let reserved = stats.and_then(|stats| stats.driver_reserved_bytes);
+    let beside = context.unwrap_or(0) + reserved.unwrap_or(0);
+    let unexplained = used
+        .zip(known)
+        .map(|(used, known)| used.checked_sub(known + beside));
     v1::OwnedDevice {
         device,
         categories,
@@ -306,6 +314,8 @@ fn sums(
         pending_free_bytes: pending,
         cached_bytes: cached,
         device_used_bytes: used,
+        context_bytes: context,
+        driver_reserved_bytes: reserved,
         unexplained_bytes: unexplained.flatten(),
         device_used_is_old: unexplained == Some(None),
         labels: Vec::new(),

@@ -289,8 +289,9 @@ impl About {
     }
 
     /// Takes the handles from a state that was read.
-    fn restored(&mut self, ledger: &Ledger) {
+    fn restored(&mut self, ledger: &mut Ledger) {
         if let About::Pid(pid, handles) = self {
+            ledger.forget_before(*pid);
             let theirs = ledger
                 .processes()
                 .into_iter()
@@ -309,6 +310,13 @@ impl About {
                     || header.kind == KIND_ATTACHED
                     || handles.contains(&header.process)
             }
+        }
+    }
+
+    /// Nobody asks about a trace of the same process that ended before another one began, and it may be large.
+    fn attached(&self, event: &Event, ledger: &mut Ledger) {
+        if let (About::Pid(pid, _), Body::Attached(_)) = (self, &event.body) {
+            ledger.forget_before(*pid);
         }
     }
 
@@ -448,7 +456,7 @@ fn fold(
                 let is_needed = !began || damaged || !back.is_empty();
                 if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
                     fold.restore(recording.restore(&checkpoint, about.pid())?);
-                    about.restored(&fold.ledger);
+                    about.restored(&mut fold.ledger);
                     known_warnings = records.warnings().len();
                 }
                 if !began && header.first_sequence > 1 && is_early(&fold.ledger) {
@@ -474,7 +482,10 @@ fn fold(
         if about.wants(&header) {
             match fold.decoder.decode(entry.record) {
                 Outcome::Decoded(event) if over.is_some() => fold.ledger.learn(&event),
-                Outcome::Decoded(event) if about.is_theirs(&event) => fold.ledger.apply(&event),
+                Outcome::Decoded(event) if about.is_theirs(&event) => {
+                    fold.ledger.apply(&event);
+                    about.attached(&event, &mut fold.ledger);
+                }
                 Outcome::Decoded(_) => fold.ledger.pass(header.time_ns),
                 _ => {}
             }

@@ -12,19 +12,27 @@ const EPOCH: u64 = 5;
 
 /// A journal of one process in which these events happened at these times, in this order.
 fn journal(dir: &std::path::Path, told: &[(u64, Body)]) -> Journal {
+    let told = told
+        .iter()
+        .map(|(time_ns, body)| (*time_ns, 1, body.clone()));
+    journal_of(dir, &told.collect::<Vec<_>>())
+}
+
+/// The same of several: time, handle of the process, what happened.
+fn journal_of(dir: &std::path::Path, told: &[(u64, u32, Body)]) -> Journal {
     let clock = ClockPair {
         boot_ns: 1,
         unix_ns: 1_000_000_000_000_000_001,
     };
     let mut journal = Journal::create(dir, Config::new(EPOCH, [7; 16], clock)).unwrap();
-    for (number, (time_ns, body)) in (1..).zip(told) {
+    for (number, (time_ns, process, body)) in (1..).zip(told) {
         let event = Event {
             id: EventId {
                 epoch: EPOCH,
                 sequence: number,
             },
             time_ns: *time_ns,
-            process: ProcessHandle(1),
+            process: ProcessHandle(*process),
             tid: 1,
             lost_before: 0,
             stack: StackRef::NotTaken,
@@ -152,4 +160,31 @@ fn the_moment_that_a_refusal_names_is_known() {
     assert!(refusal(whole).contains("15:06:40.000Z"));
     assert!(refusal(whole + 1).contains("15:06:40.001Z"));
     assert!(refusal(whole + 1_000_000).contains("15:06:40.001Z"));
+}
+
+#[test]
+fn traces_of_the_same_process_that_ended_before_take_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    const S: u64 = 1_000_000_000;
+    let mut told = Vec::new();
+    for handle in 1..=5 {
+        let time = u64::from(handle) * 10 * S;
+        told.push((time, handle, attached()));
+        told.push((time, handle, pool_seen()));
+        told.push((time + S, handle, came(512 * u64::from(handle), 512)));
+        told.push((time + 2 * S, handle, Body::Detached));
+    }
+    let journal = journal_of(dir.path(), &told);
+    let asked = |at: u64| {
+        let config = LedgerConfig::default();
+        let dir = journal.epoch_dir();
+        let replayed = replay_until(dir, config, Until::Boot(at), Some(42)).unwrap();
+        let ledger = replayed.ledger;
+        let kept: Vec<u32> = ledger.processes().iter().map(|one| one.handle.0).collect();
+        (ledger.find(42).unwrap().0, kept)
+    };
+    // While the third is traced, and after its end.
+    assert_eq!(asked(31 * S), (3, vec![3]));
+    assert_eq!(asked(35 * S), (3, vec![3]));
+    assert_eq!(asked(55 * S), (5, vec![5]));
 }

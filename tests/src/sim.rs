@@ -1,6 +1,6 @@
 //! The simulated devices and the Python environment that goes with them.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -96,6 +96,9 @@ fn xtask(arguments: &[&str]) -> String {
 
 impl Sim {
     fn find(device: Device) -> Sim {
+        if device == Device::Cuda && std::env::var_os("MEMSCOPE_REAL_DEVICE").is_some() {
+            return Sim::real();
+        }
         let chosen = ["--device", device.name()];
         let variables: Vec<(String, String)> = xtask(&[&chosen[..], &["--print-env"]].concat())
             .lines()
@@ -128,6 +131,30 @@ impl Sim {
             python,
             libraries,
         }
+    }
+
+    /// This machine's GPU, with the PyTorch in `$MEMSCOPE_TORCH_VENV`, where `MEMSCOPE_REAL_DEVICE` is set. Tests that
+    /// want the simulated device to do something of its own (several devices, one of a size, calls that fail) fail there.
+    fn real() -> Sim {
+        let folder = std::env::var_os("MEMSCOPE_TORCH_VENV");
+        let folder = PathBuf::from(folder.expect("MEMSCOPE_TORCH_VENV names an environment"));
+        let mut found = Sim {
+            device: Device::Cuda,
+            variables: Vec::new(),
+            python: folder.join("bin/python"),
+            libraries: PathBuf::new(),
+        };
+        let packages = std::fs::read_dir(found.site_packages().join("nvidia")).unwrap();
+        let mut folders = packages.map(|entry| entry.unwrap().path().join("lib"));
+        let has_runtime = |folder: &PathBuf| {
+            let files = std::fs::read_dir(folder).into_iter().flatten();
+            files.flatten().any(|file| {
+                let name = file.file_name();
+                name.to_string_lossy().starts_with("libcudart.so.")
+            })
+        };
+        found.libraries = folders.find(has_runtime).expect("PyTorch has a libcudart");
+        found
     }
 
     /// The folder of the simulated libraries.
@@ -219,12 +246,30 @@ impl Sim {
         let own = std::env::current_exe().expect("a path of this test");
         let library = own.with_file_name("libmemscope_mark.so");
         assert!(library.is_file(), "{} is not there", library.display());
-        let mut folders = vec![root().join("clients/python/src")];
-        folders.extend(self.variable("PYTHONPATH").map(PathBuf::from));
         command
-            .env("PYTHONPATH", std::env::join_paths(folders).unwrap())
+            .env(
+                "PYTHONPATH",
+                self.path_with(root().join("clients/python/src")),
+            )
             .env("MEMSCOPE_MARK_LIBRARY", library);
         command
+    }
+
+    /// The same with the library transformers, where `cargo xtask setup --transformers` puts it. A PyTorch of one's own must have it.
+    pub fn python_with_transformers(&self, script: &str) -> Command {
+        let mut command = self.python(script);
+        let folder = root().join("target/venv/transformers");
+        if std::env::var_os("MEMSCOPE_TORCH_VENV").is_none() {
+            assert!(folder.is_dir(), "{} is not there", folder.display());
+            command.env("PYTHONPATH", self.path_with(folder));
+        }
+        command
+    }
+
+    /// What PYTHONPATH must be for modules in a further folder.
+    fn path_with(&self, folder: PathBuf) -> OsString {
+        let others = self.variable("PYTHONPATH").map(PathBuf::from);
+        std::env::join_paths(std::iter::once(folder).chain(others)).unwrap()
     }
 
     /// A native program on the simulated device. The libraries that it was linked with are found by

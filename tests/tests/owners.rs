@@ -3,12 +3,17 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::process::Command;
 
 use memscope_tests::{Calls, Daemon, Device, LONG, Program, sim_of, until, workload_line};
 use serde_json::Value;
 
 fn start(daemon: &Daemon, script: &str) -> (Program, Value) {
     let command = sim_of(Device::Cuda).python(&format!("owners/{script}"));
+    started(daemon, script, command)
+}
+
+fn started(daemon: &Daemon, script: &str, command: Command) -> (Program, Value) {
     let mut program = Program::start(script, command);
     let told = program.hear();
     // Compiled frames name the functions that make workspaces.
@@ -51,14 +56,9 @@ fn category(answer: &Value, name: &str) -> (u64, u64) {
 /// Category, owner, name and key.
 type Named = (String, String, String, String);
 
-#[test]
-fn each_tensor_of_a_model_is_named_as_pytorch_names_it() {
-    let daemon = Daemon::start();
-    let (program, told) = start(&daemon, "models.py");
-    assert_eq!(told["left_out"], serde_json::json!({}));
-    let sizes = sizes(&told);
-    let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
-
+/// What a program has of each name is what PyTorch itself says that it has.
+fn named_as_pytorch_names_it(answer: &Value, told: &Value) {
+    let sizes = sizes(told);
     // PyTorch's own: the blocks of each name.
     let mut expected: BTreeMap<Named, BTreeSet<u64>> = BTreeMap::new();
     for row in told["rows"].as_array().unwrap() {
@@ -74,7 +74,7 @@ fn each_tensor_of_a_model_is_named_as_pytorch_names_it() {
         let [category, owner, name, key] =
             ["category", "owner", "name", "key"].map(|key| text(row, key));
         if row["evidence"] != "object" {
-            assert_eq!(category, "native", "{row}");
+            assert!(["native", "kv_cache"].contains(&&*category), "{row}");
             continue;
         }
         for other in row["also"].as_array().unwrap() {
@@ -104,6 +104,15 @@ fn each_tensor_of_a_model_is_named_as_pytorch_names_it() {
             .map(|key| format!("{key:?} is none of PyTorch's")),
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_tensor_of_a_model_is_named_as_pytorch_names_it() {
+    let daemon = Daemon::start();
+    let (program, told) = start(&daemon, "models.py");
+    assert_eq!(told["left_out"], serde_json::json!({}));
+    let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
+    named_as_pytorch_names_it(&answer, &told);
 
     // The sums of a part of a model, and what a block is explained with.
     let pid = program.pid_text();
@@ -127,6 +136,20 @@ fn each_tensor_of_a_model_is_named_as_pytorch_names_it() {
         *why,
         format!("it is the parameter {name} of {owner}"),
         "{one:#}"
+    );
+}
+
+#[test]
+fn each_tensor_of_transformers_is_named_as_pytorch_names_it() {
+    let daemon = Daemon::start();
+    let command = sim_of(Device::Cuda).python_with_transformers("owners/hugging_face.py");
+    let (program, told) = started(&daemon, "hugging_face.py", command);
+    assert_eq!(told["left_out"], serde_json::json!({}));
+    let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
+    named_as_pytorch_names_it(&answer, &told);
+    assert_eq!(
+        category(&answer, "kv_cache"),
+        bytes_of(&told["kv_cache"], &sizes(&told))
     );
 }
 

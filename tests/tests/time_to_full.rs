@@ -183,6 +183,42 @@ fn what_nobody_explains() {
     assert_eq!(holders(zero), [(one, reserved), (other, 5_000_000)]);
     assert_eq!(zero["held_bytes"], reserved + 5_000_000);
     assert_eq!(zero["unexplained_bytes"], OTHERS);
+    assert_eq!(
+        zero["context_bytes"],
+        Value::Null,
+        "nobody tells processes apart"
+    );
+    // Nor is it unexplained what the driver says that it keeps for them, and from all.
+    let (context, kept) = (400 << 20, 200 << 20);
+    let mut lines = format!("{}\nreserved {kept}\n", reserved + 5_000_000 + OTHERS);
+    for (pid, bytes) in [(one, reserved + context), (other, 5_000_000), (77, 1 << 20)] {
+        lines += &format!("process 0 {pid} {bytes}\n");
+    }
+    std::fs::write(&used, lines).unwrap();
+    let zero = &devices()[0];
+    assert_eq!(zero["context_bytes"], context);
+    assert_eq!(zero["driver_reserved_bytes"], kept);
+    assert_eq!(zero["unexplained_bytes"], OTHERS - context - kept);
+    let owned = daemon.json(&["owners", "--pid", &torch.pid_text()]);
+    let owned = &owned["devices"][0];
+    assert_eq!(owned["context_bytes"], context);
+    assert_eq!(
+        owned["unexplained_bytes"],
+        5_000_000 + OTHERS - context - kept
+    );
+    let told = daemon.ctl(&["owners", "--pid", &torch.pid_text()]);
+    let said = told.text();
+    assert!(
+        said.lines()
+            .any(|line| line.contains("(driver's context)") && line.contains("400.00 MiB")),
+        "{said}"
+    );
+    let told = daemon.ctl(&["devices"]);
+    let said = "the driver 400.00 MiB for them and 200.00 MiB for itself, nobody explains at most 201.00 MiB";
+    assert!(told.text().contains(said), "{told}");
+    write(&used, &[reserved + 5_000_000 + OTHERS]);
+    let answer = devices();
+    let zero = &answer[0];
     // Both were attached when they ran: what they had taken outside the pool before is not known.
     assert_eq!(zero["at_least"], true, "{zero:#}");
     daemon

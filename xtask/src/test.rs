@@ -54,6 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
     setup::run(&setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
         torch_npu: (root && !options.unprivileged).then(Vec::new),
+        transformers: root && !options.unprivileged,
         browser: true,
         clients: root && !options.unprivileged,
         systemd: root && !options.unprivileged,

@@ -9,8 +9,14 @@ use memscope_memory::Memory;
 const PAGE: u64 = 1 << 15;
 /// Bytes that the kernel maps at once: where a page cannot be read as a whole, these are tried one by one.
 const PIECE: u64 = 1 << 12;
-/// Most pages that are kept at a time, 256 MiB.
-const MOST_PAGES: usize = 8 << 10;
+/// Most pages that are kept at a time, 512 MiB.
+const MOST_PAGES: usize = 16 << 10;
+/// Most pages that are known, with those of which nothing can be read.
+const MOST_PLACES: usize = 8 * MOST_PAGES;
+/// The place of a page of which nothing can be read. Many words of objects lead to none, because they are no addresses.
+const NOWHERE: u32 = u32::MAX;
+/// Pages in a slab, 8 MiB.
+const PAGES_OF_SLAB: usize = 256;
 /// Pages whose places are found without looking into the map: those that were looked at last, by the lowest bits of their numbers.
 const RECENT: usize = 4 << 10;
 /// Most bytes that are read of a process in one reading.
@@ -19,19 +25,17 @@ pub const MOST_READ: u64 = 8 << 30;
 /// A map whose keys are addresses. What someone who chooses addresses can do with it costs only the reading of their own process.
 pub(crate) type ByAddress<T> = HashMap<u64, T, FixedState>;
 
-/// A page, and which of its pieces could be read.
-struct Page {
-    bytes: Box<[u8]>,
-    readable: u8,
-}
-
 /// A process's memory as it was when each page was first looked at.
 pub(crate) struct Pages<'a, M: ?Sized> {
     memory: &'a M,
-    pages: ByAddress<u32>,
-    kept: Vec<Page>,
-    /// Pages that were looked at, and their places in `kept`. References lead from anywhere to anywhere, so that the one that was looked
-    /// at last is seldom enough.
+    places: ByAddress<u32>,
+    /// The pages, many in one piece: large pieces come zeroed from the kernel, and it can give them huge pages. They are used again when
+    /// what is in them was forgotten.
+    slabs: Vec<Box<[u8]>>,
+    /// Of each page that is kept, which of its pieces could be read.
+    readable: Vec<u8>,
+    /// Pages that were looked at, and their places. References lead from anywhere to anywhere, so that the one that was looked at last is
+    /// seldom enough.
     recent: Box<[(u64, u32)]>,
     /// Bytes that were read.
     pub read: u64,
@@ -41,8 +45,9 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
     pub fn new(memory: &'a M) -> Pages<'a, M> {
         Pages {
             memory,
-            pages: ByAddress::default(),
-            kept: Vec::new(),
+            places: ByAddress::default(),
+            slabs: Vec::new(),
+            readable: Vec::new(),
             recent: vec![(u64::MAX, 0); RECENT].into(),
             read: 0,
         }
@@ -50,8 +55,8 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
 
     /// Forgets all pages, so that what is looked at next is read anew.
     pub fn forget(&mut self) {
-        self.pages.clear();
-        self.kept.clear();
+        self.places.clear();
+        self.readable.clear();
         self.recent.fill((u64::MAX, 0));
     }
 
@@ -60,31 +65,51 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
         self.read > MOST_READ
     }
 
-    fn page(&mut self, number: u64) -> Option<&Page> {
+    /// The place of a page.
+    fn place(&mut self, number: u64) -> Option<u32> {
         let slot = number as usize % RECENT;
-        let (known, at) = self.recent[slot];
+        let (known, place) = self.recent[slot];
         if known == number {
-            return self.kept.get(at as usize);
+            return Some(place);
         }
-        let at = match self.pages.get(&number) {
-            Some(at) => *at,
+        let place = match self.places.get(&number) {
+            Some(place) => *place,
             None => self.fetch(number)?,
         };
-        self.recent[slot] = (number, at);
-        self.kept.get(at as usize)
+        self.recent[slot] = (number, place);
+        Some(place)
+    }
+
+    /// The bytes of the page at a place from an offset on, if its piece there could be read.
+    fn part(&self, place: u32, within: u64) -> Option<&[u8]> {
+        let place = place as usize;
+        if self.readable.get(place)? & (1 << (within / PIECE)) == 0 {
+            return None;
+        }
+        let begins = place % PAGES_OF_SLAB * PAGE as usize;
+        let slab = self.slabs.get(place / PAGES_OF_SLAB)?;
+        slab.get(begins + within as usize..begins + PAGE as usize)
     }
 
     fn fetch(&mut self, number: u64) -> Option<u32> {
         if self.is_spent() {
             return None;
         }
-        if self.kept.len() >= MOST_PAGES {
+        if self.readable.len() >= MOST_PAGES || self.places.len() >= MOST_PLACES {
             self.forget();
         }
         let address = number.checked_mul(PAGE)?;
-        let mut bytes = vec![0; PAGE as usize].into_boxed_slice();
+        let place = self.readable.len();
+        let slab = place / PAGES_OF_SLAB;
+        if self.slabs.len() <= slab {
+            self.slabs
+                .push(vec![0; PAGES_OF_SLAB * PAGE as usize].into());
+        }
+        let begins = place % PAGES_OF_SLAB * PAGE as usize;
+        let bytes = self.slabs.get_mut(slab)?;
+        let bytes = bytes.get_mut(begins..begins + PAGE as usize)?;
         let mut readable = u8::MAX;
-        if self.memory.read(address, &mut bytes).is_err() {
+        if self.memory.read(address, bytes).is_err() {
             readable = 0;
             for (piece, bytes) in bytes.chunks_mut(PIECE as usize).enumerate() {
                 let at = address + piece as u64 * PIECE;
@@ -94,10 +119,15 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
             }
         }
         self.read += PAGE;
-        let at = u32::try_from(self.kept.len()).ok()?;
-        self.kept.push(Page { bytes, readable });
-        self.pages.insert(number, at);
-        Some(at)
+        let place = match readable {
+            0 => NOWHERE,
+            _ => {
+                self.readable.push(readable);
+                u32::try_from(place).ok()?
+            }
+        };
+        self.places.insert(number, place);
+        Some(place)
     }
 
     /// Fills the buffer; `false` where not all of it can be read.
@@ -108,14 +138,12 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
             let within = at % PAGE;
             // No further than to the end of a piece, since the next one may not be readable.
             let room = (PIECE - at % PIECE).min(rest.len() as u64) as usize;
-            let Some(page) = self.page(at / PAGE) else {
+            let place = self.place(at / PAGE);
+            let Some(page) = place.and_then(|place| self.part(place, within)) else {
                 return false;
             };
-            if page.readable & (1 << (within / PIECE)) == 0 {
-                return false;
-            }
             let (now, later) = rest.split_at_mut(room);
-            now.copy_from_slice(&page.bytes[within as usize..within as usize + room]);
+            now.copy_from_slice(&page[..room]);
             rest = later;
             let Some(next) = at.checked_add(room as u64) else {
                 return rest.is_empty();
@@ -129,13 +157,9 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
     pub fn word(&mut self, address: u64) -> Option<u64> {
         let within = address % PAGE;
         if within <= PAGE - 8 && address % PIECE <= PIECE - 8 {
-            let page = self.page(address / PAGE)?;
-            if page.readable & (1 << (within / PIECE)) == 0 {
-                return None;
-            }
-            let within = within as usize;
-            let bytes: [u8; 8] = page.bytes.get(within..within + 8)?.try_into().ok()?;
-            return Some(u64::from_le_bytes(bytes));
+            let place = self.place(address / PAGE)?;
+            let bytes = self.part(place, within)?.first_chunk()?;
+            return Some(u64::from_le_bytes(*bytes));
         }
         let mut bytes = [0; 8];
         self.bytes(address, &mut bytes)

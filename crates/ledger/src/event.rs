@@ -74,6 +74,25 @@ pub enum StackRef {
     Id(u64),
 }
 
+/// Memory of a device, as NVML reports it, in bytes. All but its size is known only where it is certain which device of the machine
+/// this is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceTotal {
+    /// Ordinal of the device within the process.
+    pub device: i32,
+    /// All memory of the device.
+    pub total_bytes: u64,
+    /// What nobody uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// What the driver keeps from everybody, for itself and the device's own firmware: a part of `total_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_bytes: Option<u64>,
+    /// What the driver says that this process uses: what its allocators hold, and the driver's context for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_bytes: Option<u64>,
+}
+
 /// What happened, with its details.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
@@ -104,14 +123,7 @@ pub enum Body {
         unix_ns: u64,
     },
     /// Memory of a device, as NVML reports it.
-    DeviceTotal {
-        /// Ordinal of the device within the process.
-        device: i32,
-        /// Size of the device's memory in bytes.
-        total_bytes: u64,
-        /// Bytes that nobody uses; `None` where it is not certain which device of the machine this is.
-        free_bytes: Option<u64>,
-    },
+    DeviceTotal(DeviceTotal),
     /// One part of a reading: what a device's pool held at one moment, read from the allocator's own structures.
     Held(Box<HeldPart>),
     /// A stack, to which later events refer by its identity.
@@ -446,6 +458,9 @@ pub struct ProcessFacts {
 pub struct Placement {
     /// Number of sites with a live probe.
     pub sites: u32,
+    /// Number of those that are operators of PyTorch, whose use of memory is followed.
+    #[serde(default)]
+    pub operators: u32,
     /// Names of the ways into PyTorch (`record_trace`, `reportMemoryUsageToProfiler`).
     pub ways: Vec<String>,
     /// PyTorch's caching allocator is in the process and a pool-level way in is live.

@@ -280,6 +280,22 @@ impl Ledger {
         self.processes.get(&p).is_some_and(Process::wants_reading)
     }
 
+    /// Forgets the processes with this pid that have ended and that [`Ledger::find`] will never give again, because another one was attached
+    /// after them.
+    pub fn forget_before(&mut self, pid: u32) {
+        let newest = self.find(pid);
+        let processes = &mut self.processes;
+        self.order.retain(|handle| {
+            let is_over = processes.get(handle).is_some_and(|process| {
+                process.facts.pid == pid && process.ended_ns.is_some() && Some(*handle) != newest
+            });
+            if is_over {
+                processes.remove(handle);
+            }
+            !is_over
+        });
+    }
+
     /// Forgets processes that ended longer ago than the retention, and those that ended first while all ended ones
     /// together take too much memory. Returns the handles of those that were forgotten.
     pub fn expire(&mut self, now_ns: u64) -> Vec<ProcessHandle> {

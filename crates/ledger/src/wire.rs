@@ -159,6 +159,7 @@ impl From<Placement> for v1::Placement {
     fn from(placement: Placement) -> v1::Placement {
         v1::Placement {
             sites: placement.sites,
+            operators: placement.operators,
             ways: placement.ways,
             pool_seen: placement.pool_seen,
             libraries: placement.libraries,

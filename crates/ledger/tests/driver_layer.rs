@@ -221,13 +221,14 @@ fn memory_info_nested_and_totals() {
     c.ledger.apply(&event(
         P,
         5,
-        Body::DeviceTotal {
-            device: 0,
+        Body::DeviceTotal(DeviceTotal {
             total_bytes: 80,
-            free_bytes: None,
-        },
+            reserved_bytes: Some(7),
+            ..DeviceTotal::default()
+        }),
     ));
     assert_eq!(c.device().total_bytes, Some(80));
+    assert_eq!(c.device().driver_reserved_bytes, Some(7));
     c.send(CallOp::MemInfo, |call| {
         call.size = 90;
         call.extra = 70;
@@ -238,16 +239,19 @@ fn memory_info_nested_and_totals() {
         (seen.total_bytes, seen.free_bytes, seen.free_bytes_boot_ns),
         (Some(90), Some(70), Some(c.time))
     );
+    // The runtime's size is without what the driver keeps.
+    assert_eq!(seen.driver_reserved_bytes, None);
     assert_eq!(stats(&c.ledger).nested_calls, 3);
     // A report of NVML alone does not make a row.
     c.ledger.apply(&event(
         P,
         5,
-        Body::DeviceTotal {
+        Body::DeviceTotal(DeviceTotal {
             device: 5,
             total_bytes: 80,
             free_bytes: Some(40),
-        },
+            ..DeviceTotal::default()
+        }),
     ));
     assert_eq!(stats(&c.ledger).devices.len(), 1);
 }

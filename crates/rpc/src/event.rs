@@ -46,14 +46,12 @@ fn body(body: &Body) -> Wire {
             settings: facts.settings.as_ref().map(|s| s.text.clone()),
         }),
         Body::Clock { unix_ns } => Wire::Clock(v1::Clock { unix_ns: *unix_ns }),
-        Body::DeviceTotal {
-            device,
-            total_bytes,
-            free_bytes,
-        } => Wire::DeviceTotal(v1::DeviceTotal {
-            device: *device,
-            total_bytes: *total_bytes,
-            free_bytes: *free_bytes,
+        Body::DeviceTotal(total) => Wire::DeviceTotal(v1::DeviceTotal {
+            device: total.device,
+            total_bytes: total.total_bytes,
+            free_bytes: total.free_bytes,
+            reserved_bytes: total.reserved_bytes,
+            process_bytes: total.process_bytes,
         }),
         Body::Held(held) => Wire::Held(v1::HeldPart {
             device: held.device,

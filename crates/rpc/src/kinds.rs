@@ -28,7 +28,7 @@ kinds! {
     "code_died": Body::CodeDied { .. },
     "coverage": Body::Coverage(_),
     "detached": Body::Detached,
-    "device_total": Body::DeviceTotal { .. },
+    "device_total": Body::DeviceTotal(_),
     "domain": Body::Domain(_),
     "exited": Body::Exited,
     "finding": Body::Finding(_),
@@ -86,7 +86,7 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
 mod tests {
     use super::*;
     use crate::{event, fake};
-    use memscope_ledger::event::{Finding, Mark, MarkSource};
+    use memscope_ledger::event::{DeviceTotal, Finding, Mark, MarkSource};
     use prost::Message;
 
     /// The fields of `Event.body`, as the descriptor of the `.proto` files lists them.
@@ -126,11 +126,7 @@ mod tests {
             Body::Clock { unix_ns: 1 },
             Body::CodeDied { code: 1 },
             Body::Launches { count: 1 },
-            Body::DeviceTotal {
-                device: 0,
-                total_bytes: 1,
-                free_bytes: Some(1),
-            },
+            Body::DeviceTotal(DeviceTotal::default()),
             Body::Finding(Box::<Finding>::default()),
         ] {
             // A reader of the stream sees the kind under the same name.

@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::render::table::{Column, table};
 use crate::render::{command_line, coverage, device};
 use crate::session::Session;
-use crate::units::{maybe_bytes, moment, plain, unknown};
+use crate::units::{bytes, maybe_bytes, moment, plain, unknown};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.
@@ -14,8 +14,9 @@ const COMMAND: usize = 40;
 /// Show what all traced processes hold on each device, and how much of it nobody explains.
 ///
 /// A device is what processes name alike in CUDA_VISIBLE_DEVICES (or the variable of another vendor): a number or a UUID. What nobody
-/// explains is in use on the device and held by none of these processes' allocators: contexts, loaded code and other memory that the driver
-/// takes for itself, and processes that are not traced. Where it is not known how much of a device is free, that is not known either.
+/// explains is in use on the device and held by none of these processes, nor by the driver for itself or for them (CONTEXT: its code and
+/// context for a process): it belongs to processes that are not traced. Where the driver does not say what a process uses, its context counts
+/// among what nobody explains. Where it is not known how much of a device is free, that is not known either.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl devices
@@ -47,14 +48,24 @@ fn text(answer: &v1::DevicesResponse) -> String {
     text
 }
 
-/// `Device cuda 0: 24.00 GiB in all, 11.21 GiB free; these processes hold 12.01 GiB, nobody explains 801.00 MiB`
+/// `Device cuda 0: 24.00 GiB in all, 11.21 GiB free; these processes hold 12.01 GiB, the driver 410.00 MiB for them and 200.00 MiB for itself,
+/// nobody explains 191.00 MiB`
 fn heading(one: &v1::MachineDevice) -> String {
     let kind = one.kind.as_deref().map_or_else(unknown, plain);
     let name = one.name.as_deref().map_or_else(unknown, plain);
     let at_least = if one.at_least { "at least " } else { "" };
     let at_most = if one.at_least { "at most " } else { "" };
+    let by_driver = match (one.context_bytes, one.driver_reserved_bytes) {
+        (None, None) => String::new(),
+        (Some(context), None) => format!("the driver {} for them, ", bytes(context)),
+        (None, Some(own)) => format!("the driver {} for itself, ", bytes(own)),
+        (Some(context), Some(own)) => {
+            let (context, own) = (bytes(context), bytes(own));
+            format!("the driver {context} for them and {own} for itself, ")
+        }
+    };
     format!(
-        "Device {kind} {name}: {} in all, {} free; these processes hold {at_least}{}, nobody explains {at_most}{}",
+        "Device {kind} {name}: {} in all, {} free; these processes hold {at_least}{}, {by_driver}nobody explains {at_most}{}",
         maybe_bytes(one.total_bytes),
         maybe_bytes(one.free_bytes),
         maybe_bytes(one.held_bytes),
@@ -68,6 +79,7 @@ fn holders(holders: &[v1::DeviceHolder]) -> String {
         Column::Right("ORDINAL"),
         Column::Right("ALLOCATED"),
         Column::Right("HELD"),
+        Column::Right("CONTEXT"),
         Column::Left("COMMAND"),
     ];
     let rows = holders.iter().map(|holder| {
@@ -82,6 +94,7 @@ fn holders(holders: &[v1::DeviceHolder]) -> String {
                 true => format!("at least {held}"),
                 false => held,
             },
+            maybe_bytes(holder.context_bytes),
             command_line(&facts.cmdline, &facts.comm, COMMAND),
         ]
     });

@@ -5,9 +5,9 @@
 //! only one, if the order is that of the bus and the process was not given a part of the machine, or if devices are
 //! named by their UUIDs. Otherwise free memory is not reported, and the size only if all devices have the same.
 
-use memscope_ledger::event::ProcessFacts;
-use memscope_log::records::DeviceTotal;
+use memscope_ledger::event::{DeviceTotal, ProcessFacts};
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 
 /// NVML. Loading it is tried only once.
 #[derive(Default)]
@@ -16,11 +16,14 @@ pub struct Machine {
 }
 
 /// A device of the machine, with its memory in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Device {
     uuid: String,
     total: u64,
     free: u64,
+    reserved: u64,
+    /// What the asked process uses, if that is told.
+    used: Option<u64>,
 }
 
 impl Machine {
@@ -43,7 +46,7 @@ impl Machine {
 
     /// The memory of each device that the process can see, as far as it is certain which device it is.
     pub fn of_process(&mut self, facts: &ProcessFacts) -> Vec<DeviceTotal> {
-        let Some(devices) = self.loaded().and_then(by_bus) else {
+        let Some(devices) = self.loaded().and_then(|nvml| by_bus(nvml, facts.pid)) else {
             return Vec::new();
         };
         let value = |wanted: &str| {
@@ -61,8 +64,8 @@ impl Machine {
     }
 }
 
-/// The machine's devices in the order of the bus; `None` if one of them cannot be read.
-fn by_bus(nvml: &Nvml) -> Option<Vec<Device>> {
+/// The machine's devices in the order of the bus, with what this process uses of them; `None` if one of them cannot be read.
+fn by_bus(nvml: &Nvml, pid: u32) -> Option<Vec<Device>> {
     let mut devices = Vec::new();
     for index in 0..nvml.device_count().ok()? {
         let device = nvml.device_by_index(index).ok()?;
@@ -72,11 +75,23 @@ fn by_bus(nvml: &Nvml) -> Option<Vec<Device>> {
             uuid: device.uuid().ok()?,
             total: memory.total,
             free: memory.free,
+            reserved: memory.reserved,
+            used: used_by(&device, pid),
         };
         devices.push(((at.domain, at.bus, at.device), found));
     }
     devices.sort_by_key(|(at, _)| *at);
     Some(devices.into_iter().map(|(_, device)| device).collect())
+}
+
+/// What a process uses of a device. NVML tells it of each process, except on a part of a device (MIG) and in some virtual machines.
+fn used_by(device: &nvml_wrapper::Device<'_>, pid: u32) -> Option<u64> {
+    let processes = device.running_compute_processes().ok()?;
+    let mut own = processes.iter().filter(|process| process.pid == pid);
+    match own.next()?.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    }
 }
 
 fn of_devices(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<DeviceTotal> {
@@ -87,6 +102,8 @@ fn of_devices(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<
             device: ordinal as i32,
             total_bytes: device.total,
             free_bytes: certain.then_some(device.free),
+            reserved_bytes: certain.then_some(device.reserved),
+            process_bytes: device.used.filter(|_| certain),
         })
     };
     let Some(list) = visible else {
@@ -129,6 +146,7 @@ mod tests {
             uuid: uuid.to_owned(),
             total,
             free,
+            ..Device::default()
         }
     }
 

@@ -380,6 +380,7 @@ impl Tracer {
         let pool_seen = traced.sees_pool();
         let placement = Placement {
             sites: traced.sites(),
+            operators: traced.operators(),
             ways: traced.ways(),
             pool_seen,
             libraries: traced.libraries.keys().cloned().collect(),

@@ -98,7 +98,7 @@ pub struct Traced {
     /// Full tables that have been reported: one bit for each [`memscope_common::DropReason`].
     pub full: u64,
     /// Memory of its devices, as it was last recorded.
-    pub memory: Vec<memscope_log::records::DeviceTotal>,
+    pub memory: Vec<memscope_ledger::event::DeviceTotal>,
     /// Coverage notes that have been recorded: text by code, empty if withdrawn.
     pub notes: BTreeMap<String, String>,
     /// Libraries that have sites, by path.
@@ -146,6 +146,13 @@ impl Traced {
             })
             .map(|l| l.site.offsets.len() as u32)
             .sum()
+    }
+
+    /// Number of operators of PyTorch that are followed.
+    pub fn operators(&self) -> u32 {
+        let links = self.links.iter();
+        let entries = links.filter(|link| link.program() == Program::OperatorEntry);
+        entries.map(|link| link.site.offsets.len() as u32).sum()
     }
 
     /// Ways into the framework's pool that are in use.

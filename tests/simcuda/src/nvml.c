@@ -28,6 +28,36 @@ static int ordinal_of(Device device) {
     return -1;
 }
 
+/* What a file says of processes, behind the numbers of the devices: lines of `process DEVICE PID BYTES`, and of `reserved BYTES` for what
+ * the driver keeps of each device. */
+struct told {
+    unsigned long long reserved;
+    struct {
+        unsigned device, pid;
+        unsigned long long used;
+    } processes[16];
+    unsigned count;
+};
+
+static bool told(struct told *out) {
+    const char *path = getenv("SIMCUDA_NVML_USED");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    *out = (struct told){0};
+    if (!file) return false;
+    char line[128];
+    while (fgets(line, sizeof line, file) && out->count < 16) {
+        unsigned device, pid;
+        unsigned long long bytes;
+        if (sscanf(line, "reserved %llu", &bytes) == 1) out->reserved = bytes;
+        if (sscanf(line, "process %u %u %llu", &device, &pid, &bytes) != 3) continue;
+        out->processes[out->count].device = device;
+        out->processes[out->count].pid = pid;
+        out->processes[out->count++].used = bytes;
+    }
+    fclose(file);
+    return true;
+}
+
 /* Of a device by all processes, where a file says it: a number of bytes for each device. */
 static bool told_of(Device device, uint64_t *used) {
     const char *path = getenv("SIMCUDA_NVML_USED");
@@ -156,10 +186,12 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *out) {
     struct memory memory;
     int result = nvmlDeviceGetMemoryInfo(device, &memory);
     if (result != SUCCESS) return result;
+    struct told of_file;
+    told(&of_file);
     out->total = memory.total;
-    out->reserved = 0;
+    out->reserved = of_file.reserved;
     out->available = memory.available;
-    out->used = memory.used;
+    out->used = memory.used - of_file.reserved;
     return SUCCESS;
 }
 
@@ -183,8 +215,24 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *coun
     return nvmlDeviceGetComputeRunningProcesses(device, count, out);
 }
 
-EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct process *out) {
-    return nvmlDeviceGetComputeRunningProcesses(device, count, out);
+struct process_v3 {
+    struct process begin;
+    unsigned gpu_instance, compute_instance;
+};
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct process_v3 *out) {
+    struct told of_file;
+    if (!told(&of_file)) return nvmlDeviceGetComputeRunningProcesses(device, count, (struct process *)out);
+    if (!valid(device)) return INVALID_ARGUMENT;
+    unsigned room = *count;
+    *count = 0;
+    for (unsigned i = 0; i < of_file.count; i++) {
+        if ((Device)of_file.processes[i].device + 1 != device) continue;
+        if (*count < room)
+            out[*count] = (struct process_v3){{of_file.processes[i].pid, of_file.processes[i].used}, ~0u, ~0u};
+        ++*count;
+    }
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 struct utilization {

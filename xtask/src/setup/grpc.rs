@@ -73,8 +73,16 @@ fn folder() -> PathBuf {
     process::target().join("clients")
 }
 
-fn pins(name: &str) -> PathBuf {
-    process::root().join("tests/clients").join(name)
+/// Whether a folder has what a file of requirements of tests/clients names.
+fn installed_from(
+    folder: &Path,
+    name: &str,
+    mode: Mode,
+    install: impl Fn(&Path) -> Result<()>,
+) -> Result<bool> {
+    let pins = process::root().join("tests/clients").join(name);
+    let what = format!("gRPC for Python, {name}");
+    venv::installed_from(folder, &pins, &what, mode, install)
 }
 
 /// Makes sure that there is gRPC for Python, and in a folder beside it the oldest protobuf that the package works with.
@@ -92,32 +100,8 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
         if oldest.exists() {
             fs::remove_dir_all(&oldest)?;
         }
-        venv::install_into(&python, &oldest, pins)
+        process::run(&mut venv::install_into(&python, &oldest, pins))
     })
-}
-
-/// Whether a folder has what a file of requirements names. If not, that is installed if `mode` allows it.
-fn installed_from(
-    folder: &Path,
-    name: &str,
-    mode: Mode,
-    install: impl Fn(&Path) -> Result<()>,
-) -> Result<bool> {
-    let pins = pins(name);
-    let wanted =
-        fs::read_to_string(&pins).with_context(|| format!("cannot read {}", pins.display()))?;
-    // This file is written last, so an interrupted installation has none.
-    let done = folder.join("complete");
-    if !fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        if mode == Mode::Check {
-            eprintln!("gRPC for Python, {name}: missing; tests ask the daemon with it");
-            return Ok(false);
-        }
-        install(&pins)?;
-        fs::write(&done, wanted)?;
-    }
-    eprintln!("gRPC for Python, {name}: found in {}", folder.display());
-    Ok(true)
 }
 
 fn ensure_node(mode: Mode) -> Result<bool> {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{aarch64, vm};
+use crate::{aarch64, process, vm};
 use mode::Mode;
 
 /// What to set up.
@@ -46,6 +46,10 @@ pub struct Options {
     /// Also gRPC's own libraries for Python, Node.js and Go, with which tests ask the daemon, and what generates code for them
     #[arg(long)]
     pub clients: bool,
+
+    /// Also the library transformers for the pinned default PyTorch, whose models tests look at
+    #[arg(long)]
+    pub transformers: bool,
 
     /// Also systemd's programs, with which tests check the unit; nothing of it is started
     #[arg(long)]
@@ -93,6 +97,9 @@ pub fn run(options: &Options) -> Result<()> {
         for version in chosen_npu(versions)? {
             complete &= ensure_npu(version.as_deref(), options.python.as_deref(), mode)?;
         }
+    }
+    if options.transformers {
+        complete &= ensure_transformers(options.python.as_deref(), mode)?;
     }
     if !complete {
         bail!(
@@ -143,6 +150,24 @@ fn ensure_npu(version: Option<&str>, python: Option<&std::path::Path>, mode: Mod
     }
     torch::install::torch_npu(pin, &pins.get(Some(&pin.torch))?.folder())?;
     Ok(true)
+}
+
+/// Makes sure that there is transformers, in a folder beside the pinned default PyTorch. False: something is missing.
+fn ensure_transformers(python: Option<&std::path::Path>, mode: Mode) -> Result<bool> {
+    if !ensure_torch(None, python, mode)? {
+        return Ok(false);
+    }
+    let torch = torch::pins()?.get(None)?.folder();
+    let folder = process::target().join("venv/transformers");
+    let pins = process::root().join("tests/transformers.txt");
+    venv::installed_from(&folder, &pins, "transformers", mode, |pins| {
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        // What it needs beside these has the environment, in versions that PyTorch was made for.
+        let mut install = venv::install_into(&torch, &folder, pins);
+        process::run(install.arg("--no-deps"))
+    })
 }
 
 /// Makes sure that there is an environment with this PyTorch, or the default one. False: it is missing.

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::mode::Mode;
 use crate::process;
 
 const PIP_INSTALL: [&str; 8] = [
@@ -45,13 +46,37 @@ pub fn make_with(folder: &Path, requirements: &Path) -> Result<()> {
     process::run(pip_install(folder).arg("-r").arg(requirements))
 }
 
-/// Puts what a file of requirements names into a folder that is no environment, for PYTHONPATH.
-pub fn install_into(python: &Path, folder: &Path, requirements: &Path) -> Result<()> {
-    process::run(
-        pip_install(python)
-            .arg("--target")
-            .arg(folder)
-            .arg("-r")
-            .arg(requirements),
-    )
+/// The command that puts what a file of requirements names into a folder that is no environment, for PYTHONPATH.
+pub fn install_into(python: &Path, folder: &Path, requirements: &Path) -> Command {
+    let mut command = pip_install(python);
+    command
+        .arg("--target")
+        .arg(folder)
+        .arg("-r")
+        .arg(requirements);
+    command
+}
+
+/// Whether a folder has what a file of requirements names. If not, that is installed if `mode` allows it; `what` it is, is said.
+pub fn installed_from(
+    folder: &Path,
+    pins: &Path,
+    what: &str,
+    mode: Mode,
+    install: impl Fn(&Path) -> Result<()>,
+) -> Result<bool> {
+    let wanted =
+        fs::read_to_string(pins).with_context(|| format!("cannot read {}", pins.display()))?;
+    // This file is written last, so an interrupted installation has none.
+    let done = folder.join("complete");
+    if !fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
+        if mode == Mode::Check {
+            eprintln!("{what}: missing; tests need it");
+            return Ok(false);
+        }
+        install(pins)?;
+        fs::write(&done, wanted)?;
+    }
+    eprintln!("{what}: found in {}", folder.display());
+    Ok(true)
 }

@@ -28,6 +28,7 @@ type Key = (Option<&'static str>, Option<String>, Vec<String>);
 #[derive(Default)]
 struct Seen {
     total: Option<u64>,
+    kept_by_driver: Option<u64>,
     free: Option<(u64, u64)>,
     holders: Vec<v1::DeviceHolder>,
 }
@@ -55,7 +56,9 @@ impl Question for v1::DevicesRequest {
             for row in process.visible_devices() {
                 let seen = devices.entry(key(process, row)).or_default();
                 seen.holders.push(holder(process, row, &limits));
-                seen.total = seen.total.or(row.total_bytes).or(row.nvml_total_bytes);
+                if seen.total.is_none() {
+                    (seen.total, seen.kept_by_driver) = (row.size(), row.kept_by_driver());
+                }
                 if row.free_at(as_of.boot_ns).is_some() {
                     let newest = |(_, when): &(u64, u64)| *when;
                     seen.free = seen
@@ -127,11 +130,15 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
     let somewhere = |row: &&Device| row.ordinal.is_none() && row.driver.held().bytes > 0;
     let rows = process.visible_devices();
     let elsewhere = row.ordinal.is_some() && rows.iter().any(somewhere);
+    let held = held.filter(|_| !doubtful);
+    let by_driver = row.nvml.and_then(|told| told.process_bytes);
+    let context = by_driver.zip(held);
     v1::DeviceHolder {
         process: Some(brief(process.summary())),
         ordinal: row.ordinal,
         allocated_bytes: process.allocated_bytes(row).filter(|_| !doubtful),
-        held_bytes: held.filter(|_| !doubtful),
+        held_bytes: held,
+        context_bytes: context.and_then(|(all, held)| all.checked_sub(held)),
         at_least: elsewhere || !limits.is_empty(),
     }
 }
@@ -141,6 +148,12 @@ fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
         .sort_by_key(|holder| Reverse(holder.held_bytes));
     let held = seen.holders.iter().map(|holder| holder.held_bytes);
     let held: Option<u64> = held.sum();
+    let contexts = seen
+        .holders
+        .iter()
+        .filter_map(|holder| holder.context_bytes);
+    let context = contexts.reduce(|sum, one| sum + one);
+    let known = held.map(|held| held + context.unwrap_or(0) + seen.kept_by_driver.unwrap_or(0));
     let free = seen.free.map(|(free, _)| free);
     let used = seen.total.zip(free);
     let used = used.and_then(|(total, free)| total.checked_sub(free));
@@ -149,8 +162,10 @@ fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
         // The free bytes were seen a little before or after the held bytes. A negative difference shows that the
         // numbers changed between the two, so no difference is given.
         unexplained_bytes: used
-            .zip(held)
-            .and_then(|(used, held)| used.checked_sub(held)),
+            .zip(known)
+            .and_then(|(used, known)| used.checked_sub(known)),
+        context_bytes: context,
+        driver_reserved_bytes: seen.kept_by_driver,
         total_bytes: seen.total,
         free_bytes: free,
         held_bytes: held,

@@ -3,7 +3,7 @@
 //! Owns: the counters of its pool and of its driver allocations. Refuses: single blocks and
 //! allocations, which live by address in `pool` and `driver`.
 
-use crate::event::{Event, Level};
+use crate::event::{DeviceTotal, Event, Level};
 use crate::report::DriverBytes;
 use crate::state::distribution::Recorder;
 use crate::state::driver::component::Components;
@@ -266,8 +266,8 @@ pub(crate) struct Device {
     pub(crate) driver: DriverDevice,
     /// Total memory in bytes, from `cudaMemGetInfo` or another vendor's function for it.
     pub(crate) total_bytes: Option<u64>,
-    /// Total memory in bytes, from NVML.
-    pub(crate) nvml_total_bytes: Option<u64>,
+    /// What NVML said last of it.
+    pub(crate) nvml: Option<DeviceTotal>,
     /// Free memory in bytes, from `cudaMemGetInfo` (or another vendor's function for it) or from NVML, and when it was
     /// read.
     pub(crate) free_bytes: Option<(u64, u64)>,
@@ -301,6 +301,18 @@ impl Device {
         }
         let held = self.driver.held().bytes;
         self.driver_peak.note(self.driver.peak_bytes, held, event);
+    }
+
+    /// All memory of the device in bytes, as its runtime says it, else as NVML does.
+    pub(crate) fn size(&self) -> Option<u64> {
+        self.total_bytes.or(self.nvml.map(|told| told.total_bytes))
+    }
+
+    /// What of [`Device::size`] the driver keeps for itself. The runtime's size is without it.
+    pub(crate) fn kept_by_driver(&self) -> Option<u64> {
+        self.nvml?
+            .reserved_bytes
+            .filter(|_| self.total_bytes.is_none())
     }
 
     /// Free bytes of the device, whichever processes use the rest, if the number is recent.

@@ -160,7 +160,9 @@ impl Process {
                 }
                 let paths = placement.libraries.iter().map(String::as_str);
                 self.vendor = self.vendor.or_else(|| Vendor::of_libraries(paths));
+                let followed = self.placement.operators;
                 self.placement = (**placement).clone();
+                self.placement.operators = followed.max(placement.operators);
             }
             Body::Detached => self.end(ProcessState::Detached, event.time_ns),
             Body::Exited => self.end(ProcessState::Exited, event.time_ns),
@@ -179,15 +181,11 @@ impl Process {
             }
             Body::Backend(backend) => self.backend = backend.clone(),
             Body::Allocator(facts) => self.allocator = (**facts).clone(),
-            Body::DeviceTotal {
-                device,
-                total_bytes,
-                free_bytes,
-            } => {
-                let row = self.devices.at(Some(*device));
-                row.nvml_total_bytes = Some(*total_bytes);
-                if let Some(free) = free_bytes {
-                    row.free_bytes = Some((*free, event.time_ns));
+            Body::DeviceTotal(told) => {
+                let row = self.devices.at(Some(told.device));
+                row.nvml = Some(*told);
+                if let Some(free) = told.free_bytes {
+                    row.free_bytes = Some((free, event.time_ns));
                 }
             }
             Body::Held(part) => {

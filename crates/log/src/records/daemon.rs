@@ -5,24 +5,12 @@ use crate::records::outcome::Malformed;
 use crate::records::site::SiteDefined;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, CodeName, CoverageNote, Finding, HeldPart, Mark, NativeName,
-    Placement, ProcessFacts, ProcessHandle, ReadingCost, Shed, StackSeen,
+    AllocatorFacts, Backend, CodeName, CoverageNote, DeviceTotal, Finding, HeldPart, Mark,
+    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, Shed, StackSeen,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// Memory of a device: the body of [`DaemonRecord::DeviceTotal`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceTotal {
-    /// Ordinal of the device within the process.
-    pub device: i32,
-    /// All memory of the device in bytes.
-    pub total_bytes: u64,
-    /// Bytes that no process uses. Only set if it is certain which device of the machine this is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub free_bytes: Option<u64>,
-}
 
 /// The wall clock at the record's time: the body of [`DaemonRecord::Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -176,11 +176,7 @@ impl Decoder {
             DaemonRecord::Clock(clock) => Body::Clock {
                 unix_ns: clock.unix_ns,
             },
-            DaemonRecord::DeviceTotal(total) => Body::DeviceTotal {
-                device: total.device,
-                total_bytes: total.total_bytes,
-                free_bytes: total.free_bytes,
-            },
+            DaemonRecord::DeviceTotal(total) => Body::DeviceTotal(total),
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
             DaemonRecord::Lost => Body::Lost,

@@ -4,7 +4,7 @@
 //! Calls need the number of a site, whose definition must come before them in the journal.
 
 use crate::records::begun::{header, stack};
-use crate::records::daemon::{Clock, DaemonRecord, DeviceTotal, EncodeError, Launches, Stamp};
+use crate::records::daemon::{Clock, DaemonRecord, EncodeError, Launches, Stamp};
 use crate::records::hal;
 use crate::records::kernel::call_op;
 use crate::records::region;
@@ -40,15 +40,7 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         Body::Backend(backend) => DaemonRecord::Backend(backend.clone()),
         Body::Allocator(facts) => DaemonRecord::Allocator(facts.clone()),
         Body::Clock { unix_ns } => DaemonRecord::Clock(Clock { unix_ns: *unix_ns }),
-        Body::DeviceTotal {
-            device,
-            total_bytes,
-            free_bytes,
-        } => DaemonRecord::DeviceTotal(DeviceTotal {
-            device: *device,
-            total_bytes: *total_bytes,
-            free_bytes: *free_bytes,
-        }),
+        Body::DeviceTotal(total) => DaemonRecord::DeviceTotal(*total),
         Body::ReadingCost(cost) => DaemonRecord::ReadingCost(*cost),
         Body::Lost => DaemonRecord::Lost,
         Body::Code(name) => DaemonRecord::Code((**name).clone()),

@@ -38,10 +38,10 @@ mod trim;
 pub use bytes::{Header, REPEATED, check, is_repeated};
 pub use calibration::{Calibration, calibration, totals_on_trial};
 pub use daemon::{
-    Clock, DaemonRecord, DeviceTotal, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND,
-    KIND_CLOCK, KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED,
-    KIND_HELD, KIND_LOST, KIND_NATIVE_NAME, KIND_PLACED, KIND_READING_COST, KIND_REPLACED,
-    KIND_SITE_DEFINED, KIND_STACK_WHOLE, Launches, Stamp,
+    Clock, DaemonRecord, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND, KIND_CLOCK,
+    KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED, KIND_HELD,
+    KIND_LOST, KIND_NATIVE_NAME, KIND_PLACED, KIND_READING_COST, KIND_REPLACED, KIND_SITE_DEFINED,
+    KIND_STACK_WHOLE, Launches, Stamp,
 };
 pub use decoder::Decoder;
 pub use encode::encode;

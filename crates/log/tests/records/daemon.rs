@@ -43,6 +43,7 @@ fn records() -> Vec<DaemonRecord> {
         DaemonRecord::Attached(Box::new(facts(4))),
         DaemonRecord::Placed(Placement {
             sites: 4,
+            operators: 2,
             ways: vec!["record_trace".to_owned()],
             pool_seen: true,
             libraries: vec!["libc10_cuda.so".to_owned()],
@@ -62,6 +63,8 @@ fn records() -> Vec<DaemonRecord> {
             device: 7,
             total_bytes: 1 << 40,
             free_bytes: Some(3),
+            reserved_bytes: None,
+            process_bytes: Some(9),
         }),
         DaemonRecord::ReadingCost(ReadingCost {
             at_ns: 7,

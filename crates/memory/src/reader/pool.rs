@@ -334,6 +334,8 @@ impl Readers {
         let child = Command::new(&self.program)
             .arg(ARGUMENT)
             .env_clear()
+            // Large pieces of memory in huge pages: a reading of objects looks everywhere in them. Other C libraries ignore it.
+            .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())

@@ -112,6 +112,7 @@ fn stats(process: &FakeProcess) -> v1::StatsResponse {
         }),
         placement: Some(v1::Placement {
             sites: 61,
+            operators: 0,
             ways: vec!["record_trace".into()],
             pool_seen: true,
             libraries: vec!["/venv/libc10_cuda.so".into()],

@@ -122,14 +122,14 @@ impl Run for Inefficient {
             }
             (None, pid) => {
                 question.since_start = true;
-                let exported = Exported::of(session, pid).await?;
+                let exported = Exported::of(session, pid, true).await?;
                 let rows = exported.rows().map_err(no_dump)?;
                 let report = inefficient::inefficient(exported.folder.path(), rows, &question);
                 (report.map_err(no_dump)?, Some(exported.made))
             }
         };
         if let (Some(pid), 0) = (self.pid, report.accesses) {
-            return Err(no_accesses(pid, "no access to a block by an operator"));
+            return Err(no_accesses(pid, NO_ACCESS));
         }
         if let (Some(file), Some(out)) = (&self.file, &self.output) {
             // Signals are awaited here, because a killed program would leave a half-written file beside the output.
@@ -147,6 +147,9 @@ impl Run for Inefficient {
         Ok(Exit::Done)
     }
 }
+
+/// What is missing where no operator was followed.
+const NO_ACCESS: &str = "no access to a block by an operator";
 
 /// The refusal where a process was attached without its accesses.
 fn no_accesses(pid: u32, what: &str) -> Failure {
@@ -168,11 +171,21 @@ struct Exported {
 }
 
 impl Exported {
-    /// Those of a recording, or of what the live daemon has recorded; of one process, or of all.
-    async fn of(session: &Session, pid: Option<u32>) -> Result<Exported, Failure> {
+    /// Those of a recording, or of what the live daemon has recorded; of one process, or of all. A live process whose operators are not
+    /// followed is refused at once if they must be.
+    async fn of(
+        session: &Session,
+        pid: Option<u32>,
+        must_be_followed: bool,
+    ) -> Result<Exported, Failure> {
         if let (Some(pid), None) = (pid, &session.global.recording) {
             // A process that is not traced is refused as everywhere.
-            session.daemon().await?.stats(pid).await?;
+            let stats = session.daemon().await?.stats(pid).await?;
+            // To write all its rows may take long.
+            let followed = stats.placement.unwrap_or_default().operators;
+            if must_be_followed && followed == 0 {
+                return Err(no_accesses(pid, NO_ACCESS));
+            }
         }
         let folder = export::private_folder()?;
         let format = ExportFormat::MsmemscopeCsv;

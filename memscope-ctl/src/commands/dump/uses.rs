@@ -83,7 +83,7 @@ impl Run for Uses {
                 (uses(rows, self.address, false).map_err(no_dump)?, None)
             }
             None => {
-                let exported = Exported::of(session, self.pid).await?;
+                let exported = Exported::of(session, self.pid, false).await?;
                 let rows = exported.rows().map_err(no_dump)?;
                 let lives = uses(rows, self.address, true).map_err(no_dump)?;
                 (lives, Some(exported.made))

@@ -172,11 +172,17 @@ fn categories(device: &v1::OwnedDevice) -> String {
     let rest = [
         ("(a stream still uses it)", Some(device.pending_free_bytes)),
         ("(free in the pool)", device.cached_bytes),
+        ("(driver's context)", device.context_bytes),
+        ("(kept by the driver)", device.driver_reserved_bytes),
         ("(not explained)", device.unexplained_bytes),
     ];
     for (title, size) in rest {
         if let Some(size) = size.filter(|size| *size > 0) {
             let what = match title {
+                "(driver's context)" => {
+                    "its code for this process; what was taken beside the pool before the attach"
+                }
+                "(not explained)" if device.context_bytes.is_some() => "other processes",
                 "(not explained)" => "the driver's context and code, other processes",
                 _ => "",
             };

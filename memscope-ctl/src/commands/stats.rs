@@ -134,6 +134,10 @@ fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
         ("peak allocated", &|d| {
             history.say(exact_bytes(d.peak_allocated_bytes))
         }),
+        ("  first reached", &|d| {
+            let none = || "none seen".to_owned();
+            d.peak_unix_ns.map_or_else(none, units::moment)
+        }),
         ("peak reserved", &|d| {
             history.say(exact_bytes(d.peak_reserved_bytes))
         }),

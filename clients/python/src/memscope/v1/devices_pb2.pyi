@@ -47,6 +47,7 @@ class DeviceHolder(_message.Message):
     ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
+    CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """Ordinal of the device within it; unknown for allocations whose device is not known."""
     allocated_bytes: _builtins.int
@@ -54,7 +55,9 @@ class DeviceHolder(_message.Message):
     held_bytes: _builtins.int
     """Bytes that it has from the driver: its framework's pool, and what was taken outside it."""
     at_least: _builtins.bool
-    """`held_bytes` may be too small."""
+    """`held_bytes` may be too small, and `context_bytes` too large."""
+    context_bytes: _builtins.int
+    """What the driver says that the process uses, less `held_bytes`: context and code that the driver keeps for it."""
     @_builtins.property
     def process(self) -> _process_pb2.Process:
         """The process."""
@@ -67,19 +70,24 @@ class DeviceHolder(_message.Message):
         allocated_bytes: _builtins.int | None = ...,
         held_bytes: _builtins.int | None = ...,
         at_least: _builtins.bool = ...,
+        context_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_bytes", b"allocated_bytes", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_context_bytes", b"_context_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_bytes", b"allocated_bytes", "context_bytes", b"context_bytes", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_bytes", b"allocated_bytes", "at_least", b"at_least", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_context_bytes", b"_context_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_bytes", b"allocated_bytes", "at_least", b"at_least", "context_bytes", b"context_bytes", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__context_bytes: _TypeAlias = _typing.Literal["context_bytes"]  # noqa: Y015
+    _WhichOneofArgType__context_bytes: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes"]  # noqa: Y015
     _WhichOneofReturnType__held_bytes: _TypeAlias = _typing.Literal["held_bytes"]  # noqa: Y015
     _WhichOneofArgType__held_bytes: _TypeAlias = _typing.Literal["_held_bytes", b"_held_bytes"]  # noqa: Y015
     _WhichOneofReturnType__ordinal: _TypeAlias = _typing.Literal["ordinal"]  # noqa: Y015
     _WhichOneofArgType__ordinal: _TypeAlias = _typing.Literal["_ordinal", b"_ordinal"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allocated_bytes) -> _WhichOneofReturnType__allocated_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context_bytes) -> _WhichOneofReturnType__context_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__held_bytes) -> _WhichOneofReturnType__held_bytes | None: ...
     @_typing.overload
@@ -101,6 +109,8 @@ class MachineDevice(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     UNEXPLAINED_BYTES_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
+    CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    DRIVER_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of device as PyTorch calls it: `cuda`, `npu` or `hip`. Unknown before anything told."""
     name: _builtins.str
@@ -116,9 +126,13 @@ class MachineDevice(_message.Message):
     at_least: _builtins.bool
     """`held_bytes` may be too small, and `unexplained_bytes` too large."""
     unexplained_bytes: _builtins.int
-    """Bytes that are in use on the device and that none of these processes holds by its allocators: contexts, code and other memory that the
-    driver takes for itself, and processes that are not traced or not shown.
+    """Bytes that are in use on the device and are none of `held_bytes`, `context_bytes` and `driver_reserved_bytes`: processes that are not
+    traced or not shown, and contexts of which the driver does not say how large they are.
     """
+    context_bytes: _builtins.int
+    """Sum of what the driver keeps for these processes beside what they hold, of those of which it is known."""
+    driver_reserved_bytes: _builtins.int
+    """The part of `total_bytes` that the driver keeps from everybody."""
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceHolder]:
         """The processes, those that hold most first."""
@@ -134,11 +148,17 @@ class MachineDevice(_message.Message):
         at_least: _builtins.bool = ...,
         unexplained_bytes: _builtins.int | None = ...,
         holders: _abc.Iterable[Global___DeviceHolder] | None = ...,
+        context_bytes: _builtins.int | None = ...,
+        driver_reserved_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "free_bytes", b"free_bytes", "held_bytes", b"held_bytes", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "context_bytes", b"context_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "held_bytes", b"held_bytes", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "at_least", b"at_least", "free_bytes", b"free_bytes", "held_bytes", b"held_bytes", "holders", b"holders", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "at_least", b"at_least", "context_bytes", b"context_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "held_bytes", b"held_bytes", "holders", b"holders", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__context_bytes: _TypeAlias = _typing.Literal["context_bytes"]  # noqa: Y015
+    _WhichOneofArgType__context_bytes: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__driver_reserved_bytes: _TypeAlias = _typing.Literal["driver_reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__driver_reserved_bytes: _TypeAlias = _typing.Literal["_driver_reserved_bytes", b"_driver_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__free_bytes: _TypeAlias = _typing.Literal["free_bytes"]  # noqa: Y015
     _WhichOneofArgType__free_bytes: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes"]  # noqa: Y015
     _WhichOneofReturnType__held_bytes: _TypeAlias = _typing.Literal["held_bytes"]  # noqa: Y015
@@ -151,6 +171,10 @@ class MachineDevice(_message.Message):
     _WhichOneofArgType__total_bytes: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes"]  # noqa: Y015
     _WhichOneofReturnType__unexplained_bytes: _TypeAlias = _typing.Literal["unexplained_bytes"]  # noqa: Y015
     _WhichOneofArgType__unexplained_bytes: _TypeAlias = _typing.Literal["_unexplained_bytes", b"_unexplained_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context_bytes) -> _WhichOneofReturnType__context_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__driver_reserved_bytes) -> _WhichOneofReturnType__driver_reserved_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_bytes) -> _WhichOneofReturnType__free_bytes | None: ...
     @_typing.overload

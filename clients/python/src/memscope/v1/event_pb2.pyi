@@ -365,26 +365,43 @@ class DeviceTotal(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     FREE_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESS_BYTES_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process."""
     total_bytes: _builtins.int
     """Its memory in bytes."""
     free_bytes: _builtins.int
     """Bytes that nobody uses."""
+    reserved_bytes: _builtins.int
+    """Bytes that the driver keeps from everybody, for itself and the device's own firmware."""
+    process_bytes: _builtins.int
+    """Bytes that the driver says that this process uses: what its allocators hold, and the driver's context for it."""
     def __init__(
         self,
         *,
         device: _builtins.int = ...,
         total_bytes: _builtins.int = ...,
         free_bytes: _builtins.int | None = ...,
+        reserved_bytes: _builtins.int | None = ...,
+        process_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "free_bytes", b"free_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_process_bytes", b"_process_bytes", "_reserved_bytes", b"_reserved_bytes", "free_bytes", b"free_bytes", "process_bytes", b"process_bytes", "reserved_bytes", b"reserved_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "device", b"device", "free_bytes", b"free_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_process_bytes", b"_process_bytes", "_reserved_bytes", b"_reserved_bytes", "device", b"device", "free_bytes", b"free_bytes", "process_bytes", b"process_bytes", "reserved_bytes", b"reserved_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_bytes: _TypeAlias = _typing.Literal["free_bytes"]  # noqa: Y015
     _WhichOneofArgType__free_bytes: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__process_bytes: _TypeAlias = _typing.Literal["process_bytes"]  # noqa: Y015
+    _WhichOneofArgType__process_bytes: _TypeAlias = _typing.Literal["_process_bytes", b"_process_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__reserved_bytes: _TypeAlias = _typing.Literal["reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__reserved_bytes: _TypeAlias = _typing.Literal["_reserved_bytes", b"_reserved_bytes"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_bytes) -> _WhichOneofReturnType__free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__process_bytes) -> _WhichOneofReturnType__process_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reserved_bytes) -> _WhichOneofReturnType__reserved_bytes | None: ...
 
 Global___DeviceTotal: _TypeAlias = DeviceTotal  # noqa: Y015
 

@@ -238,6 +238,8 @@ class OwnedDevice(_message.Message):
     UNEXPLAINED_BYTES_FIELD_NUMBER: _builtins.int
     DEVICE_USED_IS_OLD_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    DRIVER_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process; unknown for some memory beside the pool."""
     pending_free_bytes: _builtins.int
@@ -247,9 +249,17 @@ class OwnedDevice(_message.Message):
     device_used_bytes: _builtins.int
     """Bytes in use on the device, by all processes. Unknown if the device was not asked."""
     unexplained_bytes: _builtins.int
-    """`device_used_bytes` less all above: the context and code that the driver keeps for the process, and other processes."""
+    """`device_used_bytes` less all of the process, and less `driver_reserved_bytes`: other processes; and where `context_bytes` is not known,
+    the context and code that the driver keeps for this one.
+    """
     device_used_is_old: _builtins.bool
     """`device_used_bytes` is less than all above: it is too old to say anything."""
+    context_bytes: _builtins.int
+    """What the driver says that the process uses on the device, less all of it above: context and code that the driver keeps for it, and what
+    it took beside the pool before the attach.
+    """
+    driver_reserved_bytes: _builtins.int
+    """What the driver keeps of the device from everybody."""
     @_builtins.property
     def categories(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnerCategory]:
         """The categories of blocks that are handed out, and of memory from the driver beside the pool; those with most bytes first."""
@@ -274,25 +284,35 @@ class OwnedDevice(_message.Message):
         unexplained_bytes: _builtins.int | None = ...,
         device_used_is_old: _builtins.bool = ...,
         labels: _abc.Iterable[Global___OwnerCategory] | None = ...,
+        context_bytes: _builtins.int | None = ...,
+        driver_reserved_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "device", b"device", "device_used_bytes", b"device_used_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_context_bytes", b"_context_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "context_bytes", b"context_bytes", "device", b"device", "device_used_bytes", b"device_used_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "categories", b"categories", "device", b"device", "device_used_bytes", b"device_used_bytes", "device_used_is_old", b"device_used_is_old", "labels", b"labels", "pending_free_bytes", b"pending_free_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes", "_context_bytes", b"_context_bytes", "_device", b"_device", "_device_used_bytes", b"_device_used_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_unexplained_bytes", b"_unexplained_bytes", "blocks", b"blocks", "cached_bytes", b"cached_bytes", "categories", b"categories", "context_bytes", b"context_bytes", "device", b"device", "device_used_bytes", b"device_used_bytes", "device_used_is_old", b"device_used_is_old", "driver_reserved_bytes", b"driver_reserved_bytes", "labels", b"labels", "pending_free_bytes", b"pending_free_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_bytes: _TypeAlias = _typing.Literal["cached_bytes"]  # noqa: Y015
     _WhichOneofArgType__cached_bytes: _TypeAlias = _typing.Literal["_cached_bytes", b"_cached_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__context_bytes: _TypeAlias = _typing.Literal["context_bytes"]  # noqa: Y015
+    _WhichOneofArgType__context_bytes: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes"]  # noqa: Y015
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015
     _WhichOneofReturnType__device_used_bytes: _TypeAlias = _typing.Literal["device_used_bytes"]  # noqa: Y015
     _WhichOneofArgType__device_used_bytes: _TypeAlias = _typing.Literal["_device_used_bytes", b"_device_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__driver_reserved_bytes: _TypeAlias = _typing.Literal["driver_reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__driver_reserved_bytes: _TypeAlias = _typing.Literal["_driver_reserved_bytes", b"_driver_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__unexplained_bytes: _TypeAlias = _typing.Literal["unexplained_bytes"]  # noqa: Y015
     _WhichOneofArgType__unexplained_bytes: _TypeAlias = _typing.Literal["_unexplained_bytes", b"_unexplained_bytes"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_bytes) -> _WhichOneofReturnType__cached_bytes | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context_bytes) -> _WhichOneofReturnType__context_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__device) -> _WhichOneofReturnType__device | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__device_used_bytes) -> _WhichOneofReturnType__device_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__driver_reserved_bytes) -> _WhichOneofReturnType__driver_reserved_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__unexplained_bytes) -> _WhichOneofReturnType__unexplained_bytes | None: ...
 

@@ -16,8 +16,26 @@ pub struct Memory {
     pid: u32,
     /// Measurements: seconds since the start, resident KiB, and how many of these are anonymous.
     looks: Vec<(u64, u64, u64)>,
-    /// Anonymous KiB in moments in which the daemon had nothing to do, after so many seconds.
-    rests: Vec<(u64, u64)>,
+    /// Moments in which the daemon had nothing to do.
+    rests: Vec<Rest>,
+}
+
+/// A moment in which the daemon had nothing to do.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    /// Since the start.
+    seconds: u64,
+    /// Anonymous memory.
+    kib: u64,
+    /// The part of it that is kept of processes, as the daemon says: this may grow up to its limit.
+    kept_kib: u64,
+}
+
+impl Rest {
+    /// What it takes beside what is kept of processes.
+    fn own_kib(&self) -> u64 {
+        self.kib.saturating_sub(self.kept_kib)
+    }
 }
 
 /// The daemon is at rest once it has used no more than so many ticks of processor time in [`IDLE`]: what it does by the clock takes 1 to 3 % of a
@@ -45,8 +63,13 @@ impl Memory {
             std::thread::sleep(IDLE);
             let now = self.ticks()?;
             if now - before <= IDLE_TICKS {
-                let (seconds, _, anonymous) = self.measure(started)?;
-                self.rests.push((seconds, anonymous));
+                let (seconds, _, kib) = self.measure(started)?;
+                let kept_kib = 0;
+                self.rests.push(Rest {
+                    seconds,
+                    kib,
+                    kept_kib,
+                });
                 return Ok(());
             }
             if Instant::now() > end {
@@ -57,6 +80,13 @@ impl Memory {
                 );
             }
             before = now;
+        }
+    }
+
+    /// Notes what the daemon says that it keeps of processes, in bytes, at the last moment of rest.
+    pub fn keeps(&mut self, bytes: u64) {
+        if let Some(rest) = self.rests.last_mut() {
+            rest.kept_kib = bytes >> 10;
         }
     }
 
@@ -153,20 +183,25 @@ impl Memory {
         last <= middle + FLAT_KIB
     }
 
-    /// Whether the anonymous memory at rest stays level while processes come and go, and how that is seen. It does not where it rises more
-    /// often than chance lets it ([`RISES`]), and by more than [`LEVEL_PERCENT`].
+    /// Whether the anonymous memory at rest, without what is kept of processes, stays level while processes come and go, and how that is
+    /// seen. It does not where it rises more often than chance lets it ([`RISES`]), and by more than [`LEVEL_PERCENT`] of all.
     pub fn level(&self) -> (String, bool) {
-        let rests: Vec<u64> = self.rests.iter().map(|rest| rest.1).collect();
-        let trend = Trend::of(&rests);
-        let all: Vec<String> = self
+        let rests: Vec<u64> = self.rests.iter().map(Rest::own_kib).collect();
+        let all: Vec<u64> = self.rests.iter().map(|rest| rest.kib).collect();
+        let trend = Trend::of(&rests, middle(all));
+        let mib = |kib: u64| kib as f64 / 1024.0;
+        let said: Vec<String> = self
             .rests
             .iter()
-            .map(|(seconds, kib)| format!("{:.1} after {seconds} s", *kib as f64 / 1024.0))
+            .map(|rest| {
+                let (all, kept) = (mib(rest.kib), mib(rest.kept_kib));
+                format!("{all:.1} ({kept:.1}) after {} s", rest.seconds)
+            })
             .collect();
         let said = format!(
-            "With all else stopped, the daemon's anonymous memory was, in MiB: {}. The trend is {:+.1} % over the whole time; of the {} \
-             pairs, those in which it rose less those in which it fell are {}",
-            all.join(", "),
+            "With all else stopped, the daemon's anonymous memory was, in MiB (of it kept of processes): {}. The trend of the difference is {:+.1} % \
+             of all over the whole time; of the {} pairs, those in which it rose less those in which it fell are {}",
+            said.join(", "),
             trend.percent,
             rests.len() * rests.len().saturating_sub(1) / 2,
             trend.rises
@@ -205,12 +240,18 @@ impl Memory {
 struct Trend {
     /// Pairs of which the later one is higher, less those of which it is lower.
     rises: i64,
-    /// The median slope (Theil–Sen) times the whole time, by the median.
+    /// The median slope (Theil–Sen) times the whole time, in per cent of something.
     percent: f64,
 }
 
+/// The median.
+fn middle(mut numbers: Vec<u64>) -> u64 {
+    numbers.sort_unstable();
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0)
+}
+
 impl Trend {
-    fn of(numbers: &[u64]) -> Trend {
+    fn of(numbers: &[u64], whole: u64) -> Trend {
         let pairs = || {
             let indexed = numbers.iter().enumerate();
             indexed.flat_map(|(at, early)| {
@@ -226,13 +267,10 @@ impl Trend {
         let mut slopes: Vec<f64> = pairs().map(|(apart, rise)| rise / apart as f64).collect();
         slopes.sort_by(f64::total_cmp);
         let slope = slopes.get(slopes.len() / 2).copied().unwrap_or(0.0);
-        let mut sorted = numbers.to_vec();
-        sorted.sort_unstable();
-        let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
-        let whole = slope * numbers.len().saturating_sub(1) as f64;
+        let rise = slope * numbers.len().saturating_sub(1) as f64;
         Trend {
             rises: rises.sum(),
-            percent: whole * 100.0 / middle.max(1) as f64,
+            percent: rise * 100.0 / whole.max(1) as f64,
         }
     }
 }
@@ -244,7 +282,12 @@ mod tests {
 
     /// A run with ten moments at rest, whose memory is what this gives for the number of each.
     fn is_level(kib: impl Fn(u64) -> u64) -> bool {
-        let rests = (0..10).map(|at| (at * 360, kib(at)));
+        // What is kept of processes may grow.
+        let rests = (0..10).map(|at| Rest {
+            seconds: at * 360,
+            kib: kib(at) + at * 1_000,
+            kept_kib: at * 1_000,
+        });
         let memory = Memory {
             rests: rests.collect(),
             ..Memory::of(0)
@@ -280,7 +323,7 @@ mod tests {
             .unwrap();
         let mut memory = Memory::of(waits.id());
         memory.rest(Instant::now()).unwrap();
-        assert!(memory.rests[0].1 > 0);
+        assert!(memory.rests[0].kib > 0);
         drop(waits.stdin.take());
         waits.wait().unwrap();
     }

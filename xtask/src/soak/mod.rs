@@ -244,7 +244,11 @@ fn hard_load(
             }
             let _quiet = guests.quiet();
             let _stopped = Stopped::stop(trainer.pid());
-            memory.rest(started)
+            memory.rest(started)?;
+            let status = patient(&["status"])?;
+            let kept = status["memory"]["processes_bytes"].as_u64();
+            memory.keeps(kept.context("status says nothing of what processes take")?);
+            Ok(())
         });
         guests.end();
         let mut received = received.into_iter().map(|thread| {

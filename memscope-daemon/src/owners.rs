@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memscope_heap::{Held, Link, Origin, Reading, Used};
+use memscope_ledger::FREE_HOLDS_NS;
 use memscope_ledger::report::{
     BesidePool, BlockState, Frame, FrameKind, SnapshotBlock, SnapshotReport, Stack,
 };
@@ -296,12 +297,16 @@ fn sums(
     let reserved = stats.and_then(|stats| stats.reserved_bytes);
     // Where the driver hands out everything there is no pool that could keep something.
     let cached = reserved.and_then(|reserved: u64| reserved.checked_sub(in_pool + pending));
-    let used = stats.and_then(|stats| stats.total_bytes?.checked_sub(stats.free_bytes?));
+    // What was free some time before or after says nothing of this moment.
+    let as_of = picture.after.as_of.boot_ns;
+    let is_fresh = |stats: &&v1::DeviceStats| {
+        let seen = stats.free_bytes_boot_ns.unwrap_or(0);
+        as_of.saturating_sub(seen) <= FREE_HOLDS_NS
+    };
+    let now = stats.filter(is_fresh);
+    let used = now.and_then(|stats| stats.total_bytes?.checked_sub(stats.free_bytes?));
     let known = cached.map(|cached| blocks.bytes + pending + cached);
-    let by_driver = stats.and_then(|stats| stats.process_bytes);
-    let context = by_driver
-        .zip(known)
-        .and_then(|(all, known)| all.checked_sub(known));
+    let context = stats.and_then(|stats| stats.context_bytes);
     let reserved = stats.and_then(|stats| stats.driver_reserved_bytes);
     let beside = context.unwrap_or(0) + reserved.unwrap_or(0);
     let unexplained = used

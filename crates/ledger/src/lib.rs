@@ -41,4 +41,5 @@ pub use questions::{
     effect, find_mark, inexact, is_judged,
 };
 pub use report::Who;
+pub use state::device::FREE_HOLDS_NS;
 pub use state::regions::{RegionBook, RegionSink, RegionStep};

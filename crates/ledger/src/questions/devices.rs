@@ -9,7 +9,7 @@ use super::list::brief;
 use super::question::Question;
 use crate::Ledger;
 use crate::event::ProcessHandle;
-use crate::report::{AsOf, ProcessState, Source};
+use crate::report::{AsOf, ProcessState};
 use crate::state::device::Device;
 use crate::state::process::Process;
 use memscope_proto::v1;
@@ -117,28 +117,17 @@ fn key(process: &Process, row: &Device) -> Key {
 
 fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::DeviceHolder {
     let doubtful = limits.iter().any(|note| spoils(note) == Some(false));
-    let held = match process.source_of(row) {
-        Source::Driver => Some(row.driver.held().bytes),
-        // Where the pool cannot be seen, its reserved bytes are all that was taken from the driver.
-        Source::Pool if process.is_pool_hidden() => process.reserved_bytes(row),
-        Source::Pool => {
-            let reserved = process.reserved_bytes(row);
-            reserved.map(|reserved| reserved + row.driver.direct().bytes)
-        }
-    };
+    let exact = |bytes: Option<u64>| bytes.filter(|_| !doubtful);
     // Allocations on an unknown device may be on this one.
     let somewhere = |row: &&Device| row.ordinal.is_none() && row.driver.held().bytes > 0;
     let rows = process.visible_devices();
     let elsewhere = row.ordinal.is_some() && rows.iter().any(somewhere);
-    let held = held.filter(|_| !doubtful);
-    let by_driver = row.nvml.and_then(|told| told.process_bytes);
-    let context = by_driver.zip(held);
     v1::DeviceHolder {
         process: Some(brief(process.summary())),
         ordinal: row.ordinal,
-        allocated_bytes: process.allocated_bytes(row).filter(|_| !doubtful),
-        held_bytes: held,
-        context_bytes: context.and_then(|(all, held)| all.checked_sub(held)),
+        allocated_bytes: exact(process.allocated_bytes(row)),
+        held_bytes: exact(process.held_bytes(row)),
+        context_bytes: exact(row.context_bytes),
         at_least: elsewhere || !limits.is_empty(),
     }
 }

@@ -91,7 +91,7 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
         reserved_bytes: process.reserved_bytes(row),
         total_bytes: row.size(),
         driver_reserved_bytes: row.kept_by_driver(),
-        process_bytes: row.nvml.and_then(|told| told.process_bytes),
+        context_bytes: row.context_bytes,
         free_bytes: row.free_bytes.map(|(bytes, _)| bytes),
         free_bytes_boot_ns: row.free_bytes.map(|(_, when)| when),
         driver: Some(driver.held().into()),

@@ -268,6 +268,8 @@ pub(crate) struct Device {
     pub(crate) total_bytes: Option<u64>,
     /// What NVML said last of it.
     pub(crate) nvml: Option<DeviceTotal>,
+    /// What the driver used for the process beside what it held, when NVML said so last.
+    pub(crate) context_bytes: Option<u64>,
     /// Free memory in bytes, from `cudaMemGetInfo` (or another vendor's function for it) or from NVML, and when it was
     /// read.
     pub(crate) free_bytes: Option<(u64, u64)>,
@@ -283,8 +285,8 @@ const RECORDERS: u64 = 32 << 10;
 /// Bytes of a segment in its table.
 const SEGMENT: u64 = 160;
 
-/// A number of free bytes that is older than this is not used.
-const FREE_HOLDS_NS: u64 = 15_000_000_000;
+/// A number of free bytes of a device that is older than so many nanoseconds is not used.
+pub const FREE_HOLDS_NS: u64 = 15_000_000_000;
 
 impl Device {
     /// Estimate of the bytes that it takes beside its trace and its courses over time.

@@ -182,8 +182,15 @@ impl Process {
             Body::Backend(backend) => self.backend = backend.clone(),
             Body::Allocator(facts) => self.allocator = (**facts).clone(),
             Body::DeviceTotal(told) => {
-                let row = self.devices.at(Some(told.device));
+                let device = Some(told.device);
+                // What it holds changes all the time, and the context hardly ever: so they are told apart now.
+                let rows = self.devices.sorted();
+                let row = rows.into_iter().find(|row| row.ordinal == device);
+                let held = row.and_then(|row| self.held_bytes(row));
+                let context = told.process_bytes.zip(held);
+                let row = self.devices.at(device);
                 row.nvml = Some(*told);
+                row.context_bytes = context.and_then(|(all, held)| all.checked_sub(held));
                 if let Some(free) = told.free_bytes {
                     row.free_bytes = Some((free, event.time_ns));
                 }
@@ -363,6 +370,18 @@ impl Process {
                 self.facts.from_start.then_some(device.driver.held().bytes)
             }
             Source::Pool => device.pool.reserved.or(self.zero_if_unseen(device)),
+        }
+    }
+
+    /// Bytes that it has from the driver on a device: its framework's pool, and what was taken outside it.
+    pub(crate) fn held_bytes(&self, device: &Device) -> Option<u64> {
+        match self.source_of(device) {
+            // Where the pool cannot be seen, its reserved bytes are all that was taken from the driver.
+            Source::Pool if !self.is_pool_hidden() => {
+                let reserved = self.reserved_bytes(device);
+                reserved.map(|reserved| reserved + device.driver.direct().bytes)
+            }
+            _ => self.reserved_bytes(device),
         }
     }
 

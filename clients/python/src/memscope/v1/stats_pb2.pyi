@@ -400,7 +400,7 @@ class DeviceStats(_message.Message):
     PEAK_EVENT_FIELD_NUMBER: _builtins.int
     PEAK_UNIX_NS_FIELD_NUMBER: _builtins.int
     DRIVER_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
-    PROCESS_BYTES_FIELD_NUMBER: _builtins.int
+    CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal within the process; unknown for allocations whose device is not known."""
     source: _process_pb2.Source.ValueType
@@ -459,9 +459,10 @@ class DeviceStats(_message.Message):
     """The part of `total_bytes` that the driver keeps from everybody, for itself and the device's own firmware, as NVML says it. Unknown where
     `total_bytes` is the runtime's, which is without it.
     """
-    process_bytes: _builtins.int
-    """Bytes that this process uses on the device as NVML says it: what its allocators hold, and the driver's context for it. Unknown where
-    it is not certain which device of the machine this is, and where NVML does not tell processes apart.
+    context_bytes: _builtins.int
+    """Bytes that the driver used for this process beside what the process held, when NVML was asked last: its context and code, and what the
+    process took beside the pool before the attach. Unknown where it is not certain which device of the machine this is, and where NVML does
+    not tell processes apart.
     """
     @_builtins.property
     def driver(self) -> Global___DriverBytes:
@@ -538,11 +539,11 @@ class DeviceStats(_message.Message):
         peak_event: _builtins.int | None = ...,
         peak_unix_ns: _builtins.int | None = ...,
         driver_reserved_bytes: _builtins.int | None = ...,
-        process_bytes: _builtins.int | None = ...,
+        context_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_event", b"_peak_event", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_peak_unix_ns", b"_peak_unix_ns", "_pending_free_bytes", b"_pending_free_bytes", "_process_bytes", b"_process_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "imported", b"imported", "lifetimes", b"lifetimes", "managed", b"managed", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_event", b"peak_event", "peak_reserved_bytes", b"peak_reserved_bytes", "peak_unix_ns", b"peak_unix_ns", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "process_bytes", b"process_bytes", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "segments", b"segments", "sizes", b"sizes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_context_bytes", b"_context_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_event", b"_peak_event", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_peak_unix_ns", b"_peak_unix_ns", "_pending_free_bytes", b"_pending_free_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "context_bytes", b"context_bytes", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "imported", b"imported", "lifetimes", b"lifetimes", "managed", b"managed", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_event", b"peak_event", "peak_reserved_bytes", b"peak_reserved_bytes", "peak_unix_ns", b"peak_unix_ns", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "segments", b"segments", "sizes", b"sizes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_event", b"_peak_event", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_peak_unix_ns", b"_peak_unix_ns", "_pending_free_bytes", b"_pending_free_bytes", "_process_bytes", b"_process_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "alloc_count", b"alloc_count", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "components", b"components", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "free_count", b"free_count", "imported", b"imported", "lifetimes", b"lifetimes", "live_blocks", b"live_blocks", "managed", b"managed", "oom_count", b"oom_count", "orphan_free_bytes", b"orphan_free_bytes", "orphan_free_count", b"orphan_free_count", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_event", b"peak_event", "peak_reserved_bytes", b"peak_reserved_bytes", "peak_unix_ns", b"peak_unix_ns", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "process_bytes", b"process_bytes", "readings", b"readings", "readings_refused", b"readings_refused", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "resync_count", b"resync_count", "segments", b"segments", "sizes", b"sizes", "source", b"source", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_baseline_blocks", b"_baseline_blocks", "_baseline_bytes", b"_baseline_bytes", "_context_bytes", b"_context_bytes", "_device", b"_device", "_device_kind", b"_device_kind", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_free_bytes_boot_ns", b"_free_bytes_boot_ns", "_peak_allocated_bytes", b"_peak_allocated_bytes", "_peak_event", b"_peak_event", "_peak_reserved_bytes", b"_peak_reserved_bytes", "_peak_unix_ns", b"_peak_unix_ns", "_pending_free_bytes", b"_pending_free_bytes", "_requested_bytes", b"_requested_bytes", "_reserved_bytes", b"_reserved_bytes", "_segments", b"_segments", "_total_bytes", b"_total_bytes", "alloc_count", b"alloc_count", "allocated_bytes", b"allocated_bytes", "async_pool", b"async_pool", "baseline_blocks", b"baseline_blocks", "baseline_bytes", b"baseline_bytes", "components", b"components", "context_bytes", b"context_bytes", "device", b"device", "device_kind", b"device_kind", "direct", b"direct", "driver", b"driver", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "free_bytes_boot_ns", b"free_bytes_boot_ns", "free_count", b"free_count", "imported", b"imported", "lifetimes", b"lifetimes", "live_blocks", b"live_blocks", "managed", b"managed", "oom_count", b"oom_count", "orphan_free_bytes", b"orphan_free_bytes", "orphan_free_count", b"orphan_free_count", "peak_allocated_bytes", b"peak_allocated_bytes", "peak_event", b"peak_event", "peak_reserved_bytes", b"peak_reserved_bytes", "peak_unix_ns", b"peak_unix_ns", "pending_free_bytes", b"pending_free_bytes", "physical", b"physical", "readings", b"readings", "readings_refused", b"readings_refused", "requested_bytes", b"requested_bytes", "reserved_bytes", b"reserved_bytes", "resync_count", b"resync_count", "segments", b"segments", "sizes", b"sizes", "source", b"source", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
@@ -550,6 +551,8 @@ class DeviceStats(_message.Message):
     _WhichOneofArgType__baseline_blocks: _TypeAlias = _typing.Literal["_baseline_blocks", b"_baseline_blocks"]  # noqa: Y015
     _WhichOneofReturnType__baseline_bytes: _TypeAlias = _typing.Literal["baseline_bytes"]  # noqa: Y015
     _WhichOneofArgType__baseline_bytes: _TypeAlias = _typing.Literal["_baseline_bytes", b"_baseline_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__context_bytes: _TypeAlias = _typing.Literal["context_bytes"]  # noqa: Y015
+    _WhichOneofArgType__context_bytes: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes"]  # noqa: Y015
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015
     _WhichOneofReturnType__device_kind: _TypeAlias = _typing.Literal["device_kind"]  # noqa: Y015
@@ -570,8 +573,6 @@ class DeviceStats(_message.Message):
     _WhichOneofArgType__peak_unix_ns: _TypeAlias = _typing.Literal["_peak_unix_ns", b"_peak_unix_ns"]  # noqa: Y015
     _WhichOneofReturnType__pending_free_bytes: _TypeAlias = _typing.Literal["pending_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__pending_free_bytes: _TypeAlias = _typing.Literal["_pending_free_bytes", b"_pending_free_bytes"]  # noqa: Y015
-    _WhichOneofReturnType__process_bytes: _TypeAlias = _typing.Literal["process_bytes"]  # noqa: Y015
-    _WhichOneofArgType__process_bytes: _TypeAlias = _typing.Literal["_process_bytes", b"_process_bytes"]  # noqa: Y015
     _WhichOneofReturnType__requested_bytes: _TypeAlias = _typing.Literal["requested_bytes"]  # noqa: Y015
     _WhichOneofArgType__requested_bytes: _TypeAlias = _typing.Literal["_requested_bytes", b"_requested_bytes"]  # noqa: Y015
     _WhichOneofReturnType__reserved_bytes: _TypeAlias = _typing.Literal["reserved_bytes"]  # noqa: Y015
@@ -586,6 +587,8 @@ class DeviceStats(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline_blocks) -> _WhichOneofReturnType__baseline_blocks | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline_bytes) -> _WhichOneofReturnType__baseline_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context_bytes) -> _WhichOneofReturnType__context_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__device) -> _WhichOneofReturnType__device | None: ...
     @_typing.overload
@@ -606,8 +609,6 @@ class DeviceStats(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_unix_ns) -> _WhichOneofReturnType__peak_unix_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_free_bytes) -> _WhichOneofReturnType__pending_free_bytes | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__process_bytes) -> _WhichOneofReturnType__process_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__requested_bytes) -> _WhichOneofReturnType__requested_bytes | None: ...
     @_typing.overload

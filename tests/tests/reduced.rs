@@ -6,7 +6,7 @@
 
 use memscope_tests::{Daemon, LONG, Torch, Value, coverage, number, until};
 
-/// What each step leaks.
+/// What each step leaks. It rests 100 ms then, so that its own stacks are far within the budget also on a slow machine.
 const LEAKED: u64 = 1_500_000;
 
 fn is_reduced(daemon: &Daemon, torch: &Torch) -> bool {
@@ -26,7 +26,7 @@ fn said(daemon: &Daemon, line: &Value) -> (usize, usize) {
 
 /// Leaks for some steps more, and looks: the row that was found, and by how many blocks of its size all rows grew.
 fn look(daemon: &Daemon, torch: &mut Torch, line: &Value, steps: u32) -> (Value, u64) {
-    torch.ask(&format!("leak {steps} {LEAKED} 30"));
+    torch.ask(&format!("leak {steps} {LEAKED} 100"));
     let answer = daemon.json(&["leaks", "--pid", &torch.pid_text(), "--limit", "0"]);
     let rows = answer["groups"].as_array().unwrap();
     for row in rows {
@@ -51,7 +51,7 @@ fn growth_goes_on() {
     torch.ask("train 5");
     torch.hammer("python", 2);
     daemon.attach(torch.pid(), "trace");
-    torch.ask(&format!("leak 130 {LEAKED} 30"));
+    torch.ask(&format!("leak 130 {LEAKED} 100"));
     let answer = daemon.json(&["leaks", "--pid", &torch.pid_text()]);
     let line = answer["groups"][0]["line"]["line"].clone();
     assert!(line.is_u64(), "{answer:#}");

@@ -34,8 +34,8 @@ pub(crate) struct Pages<'a, M: ?Sized> {
     slabs: Vec<Box<[u8]>>,
     /// Of each page that is kept, which of its pieces could be read.
     readable: Vec<u8>,
-    /// Pages that were looked at, and their places. References lead from anywhere to anywhere, so that the one that was looked at last is
-    /// seldom enough.
+    /// Pages that were looked at, and their places. References lead from anywhere to anywhere, so that to remember only
+    /// the one that was looked at last would seldom help.
     recent: Box<[(u64, u32)]>,
     /// Bytes that were read.
     pub read: u64,

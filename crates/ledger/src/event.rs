@@ -74,8 +74,8 @@ pub enum StackRef {
     Id(u64),
 }
 
-/// Memory of a device, as NVML reports it, in bytes. All but its size is known only where it is certain which device of the machine
-/// this is.
+/// Memory of a device, as NVML reports it, in bytes. All but its size is known only where it is certain which device of
+/// the machine is meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTotal {
     /// Ordinal of the device within the process.

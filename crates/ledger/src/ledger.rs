@@ -280,8 +280,8 @@ impl Ledger {
         self.processes.get(&p).is_some_and(Process::wants_reading)
     }
 
-    /// Forgets the processes with this pid that have ended and that [`Ledger::find`] will never give again, because another one was attached
-    /// after them.
+    /// Forgets the processes with this pid that have ended and that [`Ledger::find`] will never give again, because one
+    /// that was attached later has their pid.
     pub fn forget_before(&mut self, pid: u32) {
         let newest = self.find(pid);
         let processes = &mut self.processes;

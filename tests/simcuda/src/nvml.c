@@ -28,14 +28,16 @@ static int ordinal_of(Device device) {
     return -1;
 }
 
-/* What a file says of processes, behind the numbers of the devices: lines of `process DEVICE PID BYTES`, and of `reserved BYTES` for what
- * the driver keeps of each device. */
+/* What a file says, where there is one: a line with a number of bytes for each device, which all processes use of it; then lines of
+ * `process DEVICE PID BYTES`, and of `reserved BYTES` for what the driver keeps of each device. */
+enum { MOST_TOLD = 16 };
 struct told {
-    unsigned long long reserved;
+    unsigned long long used[MOST_TOLD], reserved;
+    unsigned devices;
     struct {
         unsigned device, pid;
         unsigned long long used;
-    } processes[16];
+    } processes[MOST_TOLD];
     unsigned count;
 };
 
@@ -45,11 +47,12 @@ static bool told(struct told *out) {
     *out = (struct told){0};
     if (!file) return false;
     char line[128];
-    while (fgets(line, sizeof line, file) && out->count < 16) {
+    while (fgets(line, sizeof line, file)) {
         unsigned device, pid;
         unsigned long long bytes;
+        if (sscanf(line, "%llu", &bytes) == 1 && out->devices < MOST_TOLD) out->used[out->devices++] = bytes;
         if (sscanf(line, "reserved %llu", &bytes) == 1) out->reserved = bytes;
-        if (sscanf(line, "process %u %u %llu", &device, &pid, &bytes) != 3) continue;
+        if (sscanf(line, "process %u %u %llu", &device, &pid, &bytes) != 3 || out->count == MOST_TOLD) continue;
         out->processes[out->count].device = device;
         out->processes[out->count].pid = pid;
         out->processes[out->count++].used = bytes;
@@ -58,22 +61,9 @@ static bool told(struct told *out) {
     return true;
 }
 
-/* Of a device by all processes, where a file says it: a number of bytes for each device. */
-static bool told_of(Device device, uint64_t *used) {
-    const char *path = getenv("SIMCUDA_NVML_USED");
-    FILE *file = path ? fopen(path, "re") : NULL;
-    if (!file) return false;
-    unsigned long long bytes = 0;
-    bool found = true;
-    for (Device number = 1; number <= device && found; number++) found = fscanf(file, "%llu", &bytes) == 1;
-    fclose(file);
-    *used = bytes;
-    return found;
-}
-
 static uint64_t used_of(Device device) {
-    uint64_t told;
-    if (told_of(device, &told)) return told;
+    struct told of_file;
+    if (told(&of_file) && device <= of_file.devices) return of_file.used[device - 1];
     int ordinal = ordinal_of(device);
     if (ordinal < 0) return 0;
     simcuda_lock();

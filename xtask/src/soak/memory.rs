@@ -23,9 +23,9 @@ pub struct Memory {
 /// A moment in which the daemon had nothing to do.
 #[derive(Clone, Copy, Default)]
 struct Rest {
-    /// Since the start.
+    /// Seconds since the run began.
     seconds: u64,
-    /// Anonymous memory.
+    /// All anonymous memory of the daemon, in KiB.
     kib: u64,
     /// The part of it that is kept of processes, as the daemon says: this may grow up to its limit.
     kept_kib: u64,
@@ -244,7 +244,7 @@ struct Trend {
     percent: f64,
 }
 
-/// The median.
+/// The median of some numbers; 0 if there are none.
 fn middle(mut numbers: Vec<u64>) -> u64 {
     numbers.sort_unstable();
     numbers.get(numbers.len() / 2).copied().unwrap_or(0)

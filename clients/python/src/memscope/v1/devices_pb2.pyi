@@ -57,7 +57,9 @@ class DeviceHolder(_message.Message):
     at_least: _builtins.bool
     """`held_bytes` may be too small, and `context_bytes` too large."""
     context_bytes: _builtins.int
-    """What the driver says that the process uses, less `held_bytes`: context and code that the driver keeps for it."""
+    """What the driver used for the process beside what it held, when the driver was asked last: context and code, and what the process took
+    outside its pool before the attach.
+    """
     @_builtins.property
     def process(self) -> _process_pb2.Process:
         """The process."""

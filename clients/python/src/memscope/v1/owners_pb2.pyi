@@ -255,8 +255,8 @@ class OwnedDevice(_message.Message):
     device_used_is_old: _builtins.bool
     """`device_used_bytes` is less than all above: it is too old to say anything."""
     context_bytes: _builtins.int
-    """What the driver says that the process uses on the device, less all of it above: context and code that the driver keeps for it, and what
-    it took beside the pool before the attach.
+    """What the driver used for the process beside what it held, when the driver was asked last: context and code, and what the process took
+    beside the pool before the attach.
     """
     driver_reserved_bytes: _builtins.int
     """What the driver keeps of the device from everybody."""

@@ -183,7 +183,7 @@ fn what_is_wasted_is_told_by_the_line_and_what_the_peak_would_be() {
     assert_eq!(peak["without_bytes"], 65 * MIB, "{peak}");
     let said = daemon.ctl(&ask);
     let text = said.text();
-    assert!(text.contains("wasteful.py:28 (late)"), "{text}");
+    assert!(text.contains("wasteful.py:33 (late)"), "{text}");
     assert!(text.contains("97.00 MiB"), "{text}");
     assert!(text.contains("65.00 MiB"), "{text}");
 
@@ -213,7 +213,7 @@ fn what_is_wasted_is_told_by_the_line_and_what_the_peak_would_be() {
     assert_eq!(times[1] - times[0], idle["unused_ns"].as_u64().unwrap());
     assert!(block["went_unix_ns"].is_u64(), "{block}");
     let said = daemon.ctl(&uses);
-    assert!(said.text().contains("wasteful.py:38 (idle)"), "{said}");
+    assert!(said.text().contains("wasteful.py:43 (idle)"), "{said}");
     // An address in the middle of a block is that block's, and beside all blocks there is none.
     let middle = u64::from_str_radix(&address[2..], 16).unwrap() + MIB;
     let middle = daemon.json(&["uses", &middle.to_string(), "--pid", &pid]);

@@ -1,8 +1,12 @@
-"""Wastes memory on purpose, in three functions, and uses it well in a fourth. At the end it tells what its peak was."""
+"""Wastes memory on purpose, in three functions, and uses it well in a fourth.
+
+Answers list the lines by size times time. The functions wait so differently that a busy machine does not change that order.
+"""
 
 import json
 import os
 import sys
+import time
 
 import torch
 
@@ -20,6 +24,7 @@ def early():
     other = new(8)
     other.fill_(1)
     del other
+    time.sleep(0.05)
     buffer.fill_(1)
 
 
@@ -39,6 +44,7 @@ def idle(small):
     buffer.fill_(1)
     for _ in range(50):
         small.add_(1)
+    time.sleep(1)
     buffer.fill_(2)
 
 

@@ -10,11 +10,14 @@ use memscope_ledger::FREE_HOLDS_NS;
 use memscope_ledger::report::{
     BesidePool, BlockState, Frame, FrameKind, SnapshotBlock, SnapshotReport, Stack,
 };
-use memscope_owners::{Decision, Facts, RULES_OF_MEMSCOPE, Reason, Rules, Use};
+use memscope_owners::{
+    AllocatedBy, Decision, Facts, FreedBy, RULES_OF_MEMSCOPE, Reason, Rules, Use,
+};
 use memscope_proto::v1;
 use memscope_rpc::Refusal;
 
 use crate::holders::{Way, add, cut, kind};
+use crate::threads::Threads;
 
 /// Most bytes of a set of rules in a question.
 const MOST_BYTES_OF_RULES: usize = 256 << 10;
@@ -85,6 +88,8 @@ pub(crate) struct Picture<'p> {
     pub(crate) beside: &'p [BesidePool],
     /// What is known of its devices.
     pub(crate) devices: &'p [v1::DeviceStats],
+    /// Which threads allocated and freed its blocks.
+    pub(crate) threads: &'p Threads,
     /// Whether the process runs no Python, so that no object can hold anything.
     pub(crate) has_no_python: bool,
     /// Whether `after` is of a moment before `before`, instead of after it.
@@ -473,6 +478,11 @@ impl<'p> Sorter<'p> {
             },
             labels: &labels,
             is_in_private_pool,
+            allocated_by: self
+                .picture
+                .threads
+                .allocated_by(block, self.stack(block.stack)),
+            freed_by: self.picture.threads.freed_by(block),
             component: "",
         };
         let decision = self
@@ -548,6 +558,8 @@ impl<'p> Sorter<'p> {
             origin: memscope_owners::Origin::None,
             labels: &[],
             is_in_private_pool: false,
+            allocated_by: None,
+            freed_by: None,
             component: beside.component.unwrap_or_default(),
         };
         let decision = self.rules.decide(None, &facts);
@@ -578,6 +590,24 @@ impl<'p> Sorter<'p> {
         self.stack(stack).map_or_else(Vec::new, frames)
     }
 
+    /// Who allocated and freed a block that has been freed since, in words.
+    fn threads(&self, block: &SnapshotBlock) -> Option<String> {
+        let threads = self.picture.threads;
+        let freed = match threads.freed_by(block)? {
+            FreedBy::Program => "the program",
+            FreedBy::Backward => "the backward pass",
+        };
+        let allocated = threads.allocated_by(block, self.stack(block.stack));
+        let allocated = match allocated {
+            Some(AllocatedBy::Program) => "the program",
+            Some(AllocatedBy::Backward) => "the backward pass",
+            Some(AllocatedBy::Recompute) => "a checkpoint that was computed again",
+            Some(AllocatedBy::Hook) => "Python code that the backward pass called",
+            None => return Some(format!("{freed} freed it")),
+        };
+        Some(format!("{allocated} allocated it, and {freed} freed it"))
+    }
+
     /// Why a block is in its row.
     fn explain(&self, block: &SnapshotBlock, put: &Put) -> v1::OwnerExplained {
         let mut why = Vec::new();
@@ -602,7 +632,7 @@ impl<'p> Sorter<'p> {
                 why.push(format!("rule {number} of the set {set} ({category}) is true{at}"));
             }
             Some(Decision { reason: Reason::NoRule, .. }) if put.key.category == FREED_SINCE => why.push(
-                "it has been freed since, so no object says what it was for, and no rule is true for its stack".to_owned(),
+                "it has been freed since, so no object says what it was for, and no rule is true for its stack and its threads".to_owned(),
             ),
             Some(Decision { reason: Reason::NoRule, .. }) if put.key.category == UNKNOWN => why.push(
                 "Python's objects were not read, and no rule is true for its stack".to_owned(),
@@ -612,6 +642,7 @@ impl<'p> Sorter<'p> {
                 self.rules.name
             )),
         }
+        why.extend(self.threads(block));
         let labels = self.labels(block);
         if !labels.is_empty() {
             why.push(format!("the program labels it {}", labels.join(", ")));

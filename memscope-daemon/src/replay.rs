@@ -1,8 +1,9 @@
 //! Replays a recording: the same decoding and the same ledger, fed from a file.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use crate::frees::Frees;
 use crate::memory::{FoldRoom, NoRoom};
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId, ProcessHandle};
@@ -46,6 +47,8 @@ pub struct Replayed {
     pub warnings: Vec<String>,
     /// Processes that were traced at the end but are not in this answer.
     pub left_out: Vec<NotThere>,
+    /// Which threads freed blocks behind the moment, by the blocks' addresses. Empty unless that was asked for.
+    pub freed_by: HashMap<u64, u32>,
 }
 
 impl Replayed {
@@ -141,13 +144,13 @@ pub fn first_moment(known_from_unix_ns: u64) -> String {
 
 /// Reads a recording to its end.
 pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
-    fold(path, config, None, None, &Bounds::NONE).map(Replayed::noted)
+    fold(path, config, None, None, &Bounds::NONE, None).map(Replayed::noted)
 }
 
 /// Reads a journal to its end, to go on with it. What could not be read is not said of the processes: whoever goes on counts what is
 /// missing as lost, and reads the processes anew.
 pub fn replay_left(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
-    fold(path, config, None, None, &Bounds::NONE)
+    fold(path, config, None, None, &Bounds::NONE, None)
 }
 
 /// Reads a recording up to a moment: to the first event after it. With a pid only the records about that process are
@@ -158,7 +161,7 @@ pub fn replay_until(
     until: Until,
     pid: Option<u32>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, &Bounds::NONE).map(Replayed::noted)
+    fold(path, config, Some(until), pid, &Bounds::NONE, None).map(Replayed::noted)
 }
 
 /// The same within bounds, which are looked at now and then.
@@ -169,7 +172,20 @@ pub fn replay_within(
     pid: Option<u32>,
     bounds: &Bounds<'_>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, bounds).map(Replayed::noted)
+    fold(path, config, Some(until), pid, bounds, None).map(Replayed::noted)
+}
+
+/// The same of one process, and reads on for who freed its blocks behind the moment. Blocks that are `still` there are not waited
+/// for: address and boot time of the allocation.
+pub fn replay_with_frees(
+    path: &Path,
+    config: LedgerConfig,
+    until: Until,
+    pid: u32,
+    bounds: &Bounds<'_>,
+    still: &HashSet<(u64, u64)>,
+) -> Result<Replayed, ReplayError> {
+    fold(path, config, Some(until), Some(pid), bounds, Some(still)).map(Replayed::noted)
 }
 
 /// What ends the reading of a recording early.
@@ -335,37 +351,45 @@ impl About {
     }
 }
 
-/// Reads on for the names of stacks that are there: records after the moment may name code that ran before it.
-fn read_names(
+/// Reads on behind the moment. For the names of stacks that are there until a time: records after the moment may name code
+/// that ran before it. And for frees, where they are wanted.
+fn read_on(
     records: &mut Records,
     fold: &mut Fold,
     about: &About,
-    until_ns: u64,
+    named_until_ns: u64,
+    frees: &mut Option<Frees>,
     bounds: &Bounds<'_>,
 ) -> Result<(), ReplayError> {
     let mut left = 0;
+    let mut wants_names = true;
     loop {
         if left == 0 {
             bounds.check(&fold.ledger)?;
-            if !fold.ledger.has_unnamed() {
-                return Ok(());
-            }
+            wants_names = wants_names && fold.ledger.has_unnamed();
             left = RECORDS_PER_LOOK;
         }
         left -= 1;
+        let wants_frees = frees.as_mut().is_some_and(Frees::goes_on);
+        if !wants_names && !wants_frees {
+            return Ok(());
+        }
         let Some(entry) = records.next_record()? else {
             return Ok(());
         };
         let Ok(header) = Header::read(entry.record) else {
             continue;
         };
-        if header.time_ns > until_ns {
-            return Ok(());
-        }
+        wants_names = wants_names && header.time_ns <= named_until_ns;
         if about.wants(&header) {
             fold.decoder.seek(entry.sequence);
             if let Outcome::Decoded(event) = fold.decoder.decode(entry.record) {
-                fold.ledger.learn(&event);
+                if wants_names {
+                    fold.ledger.learn(&event);
+                }
+                if let Some(frees) = frees.as_mut().filter(|_| !entry.repeated) {
+                    frees.see(&event);
+                }
             }
         }
     }
@@ -416,7 +440,9 @@ fn fold(
     until: Option<Until>,
     pid: Option<u32>,
     bounds: &Bounds<'_>,
+    still: Option<&HashSet<(u64, u64)>>,
 ) -> Result<Replayed, ReplayError> {
+    let mut freed_by = HashMap::new();
     let mut about = About::new(pid);
     let recording = Recording::open(path)?;
     let place = recording.segment_before(|place| until.is_none_or(|until| until.is_behind(place)));
@@ -479,9 +505,13 @@ fn fold(
             !entry.repeated && until.is_over(&fold.ledger, header.time_ns, entry.sequence)
         };
         let over = until.filter(is_over);
+        let mut first_behind = None;
         if about.wants(&header) {
             match fold.decoder.decode(entry.record) {
-                Outcome::Decoded(event) if over.is_some() => fold.ledger.learn(&event),
+                Outcome::Decoded(event) if over.is_some() => {
+                    fold.ledger.learn(&event);
+                    first_behind = Some(event);
+                }
                 Outcome::Decoded(event) if about.is_theirs(&event) => {
                     fold.ledger.apply(&event);
                     about.attached(&event, &mut fold.ledger);
@@ -496,8 +526,22 @@ fn fold(
             if !until.is_past(&fold.ledger, &header) {
                 continue;
             }
-            let until = header.time_ns.saturating_add(NAMED_WITHIN_NS);
-            read_names(&mut records, &mut fold, &about, until, bounds)?;
+            let named_until = header.time_ns.saturating_add(NAMED_WITHIN_NS);
+            let process = pid.and_then(|pid| fold.ledger.find(pid));
+            let begin = |(still, process)| Frees::begin(&fold.ledger, process, still);
+            let mut frees = still.zip(process).map(begin);
+            if let (Some(frees), Some(event)) = (&mut frees, &first_behind) {
+                frees.see(event);
+            }
+            read_on(
+                &mut records,
+                &mut fold,
+                &about,
+                named_until,
+                &mut frees,
+                bounds,
+            )?;
+            freed_by = frees.map(Frees::threads).unwrap_or_default();
             break;
         }
         if !entry.repeated {
@@ -531,6 +575,7 @@ fn fold(
         ring_position,
         begins_late,
         left_out: left_out.collect(),
+        freed_by,
         ledger,
         epoch,
         end,

@@ -1,5 +1,6 @@
 //! Answers requests of the gRPC server: passes questions to the keeper and orders to the tracer.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -26,9 +27,12 @@ use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
 use crate::owners::{self, Rulebook};
-use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
+use crate::replay::{
+    Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_with_frees, replay_within,
+};
 use crate::snapshots::Shelf;
 use crate::sync::Flushing;
+use crate::threads::{self, Threads};
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
 /// How long an answer waits until the tracer has checked the processes' allocators. The tracer may be busy with an
@@ -249,6 +253,15 @@ struct Owned {
     snapshot: SnapshotReport,
     beside: Vec<BesidePool>,
     devices: Vec<v1::DeviceStats>,
+    /// The threads that freed its blocks behind that moment, by the blocks' addresses.
+    freed_by: HashMap<u64, u32>,
+}
+
+/// The blocks that are handed out: address and boot time of the allocation.
+fn active(snapshot: &SnapshotReport) -> HashSet<(u64, u64)> {
+    let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    let active = blocks.filter(|block| block.state == BlockState::Active);
+    active.map(|block| (block.addr, block.since_ns)).collect()
 }
 
 /// Asks a ledger for what a process has.
@@ -259,6 +272,7 @@ fn owned(pid: u32) -> impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<Owned>
             snapshot: ledger.snapshot(process, as_of)?,
             beside: ledger.beside_the_pool(process)?,
             devices: stats.devices,
+            freed_by: HashMap::new(),
         })
     }
 }
@@ -476,7 +490,13 @@ impl Daemon for Serving {
         let earlier = match (at, gone.take_if(|_| at.is_none())) {
             (None, Some(gone)) => return Err(gone),
             (None, None) => None,
-            (Some(at), _) => Some(self.earlier(pid, at, wanted, owned(pid)).await?),
+            (Some(at), _) => {
+                // Without the names of its threads nothing would follow from who freed what.
+                let still = gone.is_none().then(|| active(&before));
+                let earlier = self.earlier_with_frees(pid, at, wanted, still, owned(pid));
+                let (owned, freed_by) = earlier.await?;
+                Some(Owned { freed_by, ..owned })
+            }
         };
         let asked = earlier.as_ref().map_or(&*before, |then| &then.snapshot);
         if !request.addresses.is_empty() && !is_inside_a_block(asked, &request.addresses) {
@@ -528,12 +548,14 @@ impl Daemon for Serving {
             }
         };
         aside(move || {
+            let threads = Threads::new(&owned.snapshot, threads::backward(pid), owned.freed_by);
             let picture = owners::Picture {
                 reading: reading.as_ref(),
                 before: &before,
                 after: &owned.snapshot,
                 beside: &owned.beside,
                 devices: &owned.devices,
+                threads: &threads,
                 has_no_python,
                 is_earlier,
             };
@@ -676,6 +698,20 @@ impl Serving {
         wanted: &Wanted,
         question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let answer = self.earlier_with_frees(pid, at, wanted, None, question);
+        answer.await.map(|(answer, _)| answer)
+    }
+
+    /// The same. If it is said which blocks are `still` there (address and boot time of the allocation), the threads that freed the
+    /// other blocks of that moment as well, by the blocks' addresses.
+    async fn earlier_with_frees<T: Send + 'static>(
+        &self,
+        pid: u32,
+        at: Moment,
+        wanted: &Wanted,
+        still: Option<HashSet<(u64, u64)>>,
+        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T> + Send + 'static,
+    ) -> Result<(T, HashMap<u64, u32>), Refusal> {
         let end = self.present().await?;
         let until = match at {
             Moment::Unix(ns) if ns > end.unix_ns => return Err(not_in_the_journal("lies ahead")),
@@ -698,14 +734,18 @@ impl Serving {
                 wanted: &|| wanted.is_wanted(),
                 room: room.as_ref(),
             };
-            let folded = replay_within(&path, config, until, Some(pid), &bounds)?;
+            let mut folded = match &still {
+                Some(still) => replay_with_frees(&path, config, until, pid, &bounds, still)?,
+                None => replay_within(&path, config, until, Some(pid), &bounds)?,
+            };
+            let freed_by = std::mem::take(&mut folded.freed_by);
             let answer = ask_folded(&folded, pid, question);
             // Its room is free again when its memory is.
             drop(folded);
             if room.is_some() {
                 crate::memory::trim();
             }
-            Ok(answer)
+            Ok(answer.map(|answer| (answer, freed_by)))
         };
         let answer = tokio::task::spawn_blocking(fold)
             .await
@@ -717,9 +757,12 @@ impl Serving {
             ))
         };
         match answer {
-            Ok(Ok(answer)) => answer?.ok_or_else(|| {
-                not_in_the_journal(&format!("lies before process {pid} was attached"))
-            }),
+            Ok(Ok((answer, freed_by))) => match answer? {
+                Some(answer) => Ok((answer, freed_by)),
+                None => Err(not_in_the_journal(&format!(
+                    "lies before process {pid} was attached"
+                ))),
+            },
             Ok(Err(NotThere {
                 known_from_unix_ns: Some(from),
                 ..

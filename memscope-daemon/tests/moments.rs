@@ -1,12 +1,16 @@
 //! Questions about earlier moments, asked of a journal whose records are made here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_daemon::replay::{Bounds, ReplayError, Until, replay_until, replay_within};
+use memscope_common::{KIND_TRACE, RecordHeader, TraceRecord};
+use memscope_daemon::replay::{
+    Bounds, ReplayError, Until, replay_until, replay_with_frees, replay_within,
+};
 use memscope_ledger::LedgerConfig;
 use memscope_ledger::event::*;
 use memscope_log::records::encode;
 use memscope_log::{ClockPair, Config, Journal};
 use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 
 const EPOCH: u64 = 5;
 
@@ -14,18 +18,18 @@ const EPOCH: u64 = 5;
 fn journal(dir: &std::path::Path, told: &[(u64, Body)]) -> Journal {
     let told = told
         .iter()
-        .map(|(time_ns, body)| (*time_ns, 1, body.clone()));
+        .map(|(time_ns, body)| (*time_ns, 1, 1, body.clone()));
     journal_of(dir, &told.collect::<Vec<_>>())
 }
 
-/// The same of several: time, handle of the process, what happened.
-fn journal_of(dir: &std::path::Path, told: &[(u64, u32, Body)]) -> Journal {
+/// The same of several: time, handle of the process, thread, what happened.
+fn journal_of(dir: &std::path::Path, told: &[(u64, u32, u32, Body)]) -> Journal {
     let clock = ClockPair {
         boot_ns: 1,
         unix_ns: 1_000_000_000_000_000_001,
     };
     let mut journal = Journal::create(dir, Config::new(EPOCH, [7; 16], clock)).unwrap();
-    for (number, (time_ns, process, body)) in (1..).zip(told) {
+    for (number, (time_ns, process, tid, body)) in (1..).zip(told) {
         let event = Event {
             id: EventId {
                 epoch: EPOCH,
@@ -33,16 +37,41 @@ fn journal_of(dir: &std::path::Path, told: &[(u64, u32, Body)]) -> Journal {
             },
             time_ns: *time_ns,
             process: ProcessHandle(*process),
-            tid: 1,
+            tid: *tid,
             lost_before: 0,
             stack: StackRef::NotTaken,
             sampling: 0,
             body: body.clone(),
         };
-        let record = encode(&event, 0).unwrap().unwrap();
+        let record = record(&event);
         journal.append(&record, 0, None).unwrap();
     }
     journal
+}
+
+/// The record of an event. Entries of the allocator's trace come from probes alone, so nothing else encodes them.
+fn record(event: &Event) -> Vec<u8> {
+    let Body::Trace(trace) = &event.body else {
+        return encode(event, 0).unwrap().unwrap();
+    };
+    let alike = Event {
+        body: came(0, 0),
+        ..event.clone()
+    };
+    let mut record = encode(&alike, 0).unwrap().unwrap();
+    record.truncate(size_of::<RecordHeader>());
+    let len = size_of::<TraceRecord>() as u16;
+    record[..2].copy_from_slice(&len.to_ne_bytes());
+    record[2..4].copy_from_slice(&KIND_TRACE.to_ne_bytes());
+    let action = trace.action as i32 as u32;
+    let both = u64::from(action) | u64::from(trace.device.unwrap() as u32) << 32;
+    let words = [trace.allocator, both, trace.addr, trace.size, trace.stream];
+    let rest = [0; 5];
+    for word in words.iter().chain(&rest) {
+        record.extend_from_slice(&word.to_ne_bytes());
+    }
+    assert_eq!(record.len(), usize::from(len));
+    record
 }
 
 fn attached() -> Body {
@@ -169,10 +198,10 @@ fn traces_of_the_same_process_that_ended_before_take_no_room() {
     let mut told = Vec::new();
     for handle in 1..=5 {
         let time = u64::from(handle) * 10 * S;
-        told.push((time, handle, attached()));
-        told.push((time, handle, pool_seen()));
-        told.push((time + S, handle, came(512 * u64::from(handle), 512)));
-        told.push((time + 2 * S, handle, Body::Detached));
+        told.push((time, handle, 1, attached()));
+        told.push((time, handle, 1, pool_seen()));
+        told.push((time + S, handle, 1, came(512 * u64::from(handle), 512)));
+        told.push((time + 2 * S, handle, 1, Body::Detached));
     }
     let journal = journal_of(dir.path(), &told);
     let asked = |at: u64| {
@@ -187,4 +216,84 @@ fn traces_of_the_same_process_that_ended_before_take_no_room() {
     assert_eq!(asked(31 * S), (3, vec![3]));
     assert_eq!(asked(35 * S), (3, vec![3]));
     assert_eq!(asked(55 * S), (5, vec![5]));
+}
+
+/// Who freed the blocks of a moment behind it. Of each block the first that happens at its address counts, and only what its own process did.
+#[test]
+fn who_freed_the_blocks_of_a_moment() {
+    let traced = |action, addr: u64| {
+        Body::Trace(PoolTrace {
+            action,
+            allocator: 0x7000,
+            device: Some(0),
+            addr,
+            size: 512,
+            stream: 0,
+            block_size: None,
+            total_allocated: None,
+            total_reserved: None,
+            pool: None,
+        })
+    };
+    let came = |addr| traced(TraceAction::Alloc, addr);
+    let requested = |addr| traced(TraceAction::FreeRequested, addr);
+    let completed = |addr| traced(TraceAction::FreeCompleted, addr);
+    let other = Body::Attached(Box::new(ProcessFacts {
+        pid: 43,
+        ..ProcessFacts::default()
+    }));
+    let told = [
+        (1, 1, 1, attached()),
+        (1, 1, 1, pool_seen()),
+        (1, 2, 1, other),
+        (2, 1, 10, traced(TraceAction::SegmentAlloc, 0x10_0000)),
+        (3, 1, 10, came(0x1000)),
+        (4, 1, 10, came(0x2000)),
+        (5, 1, 10, came(0x3000)),
+        (6, 1, 10, came(0x4000)),
+        (7, 1, 10, came(0x5000)),
+        // The moment is 10. The first record behind it counts as well.
+        (11, 1, 77, requested(0x1000)),
+        // One thread asks for it and another one completes it, when no stream uses it any more.
+        (12, 1, 77, requested(0x2000)),
+        (13, 1, 10, completed(0x2000)),
+        // Its free was lost: something else is there, and is freed.
+        (14, 1, 10, came(0x3000)),
+        (15, 1, 77, requested(0x3000)),
+        // Another process has the same addresses.
+        (16, 2, 5, requested(0x4000)),
+        (17, 1, 10, requested(0x4000)),
+        // This one stays.
+        (18, 1, 10, came(0x1000)),
+        (19, 1, 12, requested(0x1000)),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal_of(dir.path(), &told);
+    let asked = |until, still: &[(u64, u64)]| {
+        let still = HashSet::from_iter(still.iter().copied());
+        let config = LedgerConfig::default();
+        let dir = journal.epoch_dir();
+        replay_with_frees(dir, config, until, 42, &Bounds::NONE, &still).unwrap()
+    };
+    let all = asked(Until::Boot(10), &[]);
+    let expected = [(0x1000, 77), (0x2000, 77), (0x4000, 10)];
+    assert_eq!(all.freed_by, HashMap::from(expected));
+    // The ledger is that of the moment.
+    let process = all.ledger.find(42).unwrap();
+    let mut blocks: Vec<_> = all.ledger.blocks(process).collect();
+    blocks.sort_unstable();
+    let expected = [
+        (0x1000, 3),
+        (0x2000, 4),
+        (0x3000, 5),
+        (0x4000, 6),
+        (0x5000, 7),
+    ];
+    assert_eq!(blocks, expected);
+    assert_eq!(all.end.boot_ns, 7);
+    // Nobody waits for what is still there.
+    let some = asked(Until::Boot(10), &[(0x1000, 3), (0x2000, 4)]);
+    assert_eq!(some.freed_by, HashMap::from([(0x4000, 10)]));
+    // At the end of the journal there is nothing behind it.
+    assert!(asked(Until::Boot(19), &[]).freed_by.is_empty());
 }

@@ -342,6 +342,137 @@ fn labels_of_the_program_are_on_the_blocks_that_it_labels() {
     assert!(!marks.contains("memscope:owner"), "{marks}");
 }
 
+/// What has been freed since a moment of a training step is known by the threads that allocated and freed it.
+#[test]
+fn of_an_earlier_moment_activations_and_gradients_are_what_pytorch_says() {
+    let daemon = Daemon::start();
+    let (mut program, _) = start(&daemon, "passes.py");
+    let pid = program.pid_text();
+    // While the program waits nothing happens, so any time there is the same moment.
+    let moments = ["forward", "inside", "further", "backward", "cleared"].map(|_| {
+        program.tell("go on");
+        let told = program.hear();
+        let snapshot = daemon.json(&["snapshot", "--pid", &pid, "--format", "json"]);
+        (
+            snapshot["header"]["as_of"].to_string().replace('"', ""),
+            told,
+        )
+    });
+    let answers = moments.clone().map(|(as_of, told)| {
+        let answer = daemon.json(&["owners", "--pid", &pid, "--at", &as_of]);
+        let sizes = sizes(&told);
+        let all = &answer["devices"][0]["blocks"];
+        assert_eq!(all["count"], sizes.len() as u64);
+        assert_eq!(all["bytes"], sizes.values().sum::<u64>());
+        assert_eq!(
+            category(&answer, "weights"),
+            bytes_of(&told["weights"], &sizes)
+        );
+        answer
+    });
+    let of = |moment: usize, name: &str| category(&answers[moment], name);
+    let has = |moment: usize, name: &str| {
+        let mut all = answers[moment]["devices"][0]["categories"]
+            .as_array()
+            .unwrap()
+            .iter();
+        all.any(|one| one["category"] == name)
+    };
+    let [
+        (at_forward, forward),
+        inside @ ..,
+        (_, backward),
+        (_, cleared),
+    ] = &moments;
+    let before = sizes(forward);
+    let after = sizes(backward);
+
+    // After the forward pass: activations are what the backward pass then freed. Of what stayed, addresses are the same, unless they
+    // were given to something new.
+    let is_new = |address: &u64| {
+        let is_in = |list: &Value| list.as_array().unwrap().contains(&Value::from(*address));
+        is_in(&backward["gradients"]) || is_in(&backward["norms"])
+    };
+    let freed = before
+        .keys()
+        .filter(|address| !after.contains_key(address) || is_new(address));
+    let freed = Value::from(freed.copied().collect::<Vec<u64>>());
+    let activations = bytes_of(&freed, &before);
+    assert!(activations.0 > 20, "{freed}");
+    assert_eq!(of(0, "activations"), activations);
+    assert!(!has(0, "gradients"), "{:#}", answers[0]["devices"]);
+    let address = format!("{:#x}", freed[0].as_u64().unwrap());
+    let explain = [
+        "owners",
+        "--pid",
+        &pid,
+        "--at",
+        at_forward,
+        "--explain",
+        &address,
+    ];
+    let said = daemon.ctl(&explain);
+    let words = "the program allocated it, and the backward pass freed it";
+    assert!(said.text().contains(words), "{said}");
+
+    // In the middle of the backward pass: some of both, and what a checkpoint computes again.
+    for (moment, (_, told)) in (1..).zip(inside) {
+        assert!(of(moment, "activations") < of(moment - 1, "activations"));
+        assert!(of(moment, "recomputed").0 > 0);
+        assert!(of(moment, "gradients") >= bytes_of(&told["gradients"], &sizes(told)));
+        assert!(of(moment, "gradients") < of(3, "gradients"));
+    }
+
+    // After it: nothing is saved any more, and all gradients are there. What a hook keeps is none of them.
+    assert_eq!(of(3, "gradients"), bytes_of(&backward["gradients"], &after));
+    assert!(
+        !has(3, "activations") && !has(3, "recomputed"),
+        "{:#}",
+        answers[3]["devices"]
+    );
+    let (loss, _) = bytes_of(&backward["loss"], &after);
+    let (norms, _) = bytes_of(&backward["norms"], &after);
+    assert_eq!(of(3, "freed_since").0, loss + norms);
+
+    // Side by side they are the same, in the order in which they are asked for.
+    let two = [
+        "owners",
+        "--pid",
+        &pid,
+        "--at",
+        &moments[3].0,
+        "--at",
+        at_forward,
+    ];
+    let lines = daemon.ask(&[&["--json"], &two[..]].concat()).ask();
+    let lines = lines
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<Value> = lines.collect();
+    assert_eq!(lines.len(), 2);
+    for (line, moment) in lines.iter().zip([3, 0]) {
+        assert_eq!(line["devices"], answers[moment]["devices"]);
+    }
+    let said = daemon.ctl(&two);
+    let (sums, changes) = said.text().split_once("\nFrom ").unwrap();
+    assert!(
+        sums.contains("CHANGE") && sums.contains("gradients"),
+        "{said}"
+    );
+    assert!(changes.contains("passes.py:"), "{said}");
+    daemon
+        .ctl(&[&two[..], &["--tree"]].concat())
+        .refused(2, &["for one moment"]);
+
+    // In the end all of that is gone.
+    for name in ["activations", "gradients", "recomputed", "freed_since"] {
+        assert!(!has(4, name), "{cleared}");
+    }
+    program.tell("end");
+    program.wait();
+}
+
 /// At the peak: all blocks that PyTorch had then, each in one row; what is still there is for what objects say, and what has been freed since is
 /// told by the line that allocated it.
 #[test]

@@ -349,6 +349,17 @@ impl Ledger {
         self.clock.unix_ns(boot_ns)
     }
 
+    /// The blocks of PyTorch's pool that a process holds: address, and boot time of the allocation in nanoseconds as a snapshot
+    /// shows it, 0 if it is not known.
+    pub fn blocks(&self, p: ProcessHandle) -> impl Iterator<Item = (u64, u64)> {
+        let process = self.processes.get(&p);
+        process.into_iter().flat_map(|process| {
+            let level = process.facts.level;
+            let blocks = process.pool.blocks().filter(|(_, block)| !block.pending);
+            blocks.map(move |(addr, block)| (addr, block.since_ns(level)))
+        })
+    }
+
     /// How many entries of each kind the ledger keeps of a process.
     pub fn kept(&self, p: ProcessHandle) -> Option<KeptCounts> {
         let process = self.processes.get(&p)?;

@@ -42,6 +42,30 @@ pub enum Origin {
     Unknown,
 }
 
+/// Who allocated a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AllocatedBy {
+    /// A thread that runs the program's Python code.
+    Program,
+    /// A thread of the backward pass: C++ code, or the `backward` of a function in Python.
+    Backward,
+    /// A checkpoint that a thread of the backward pass computes again.
+    Recompute,
+    /// Other Python code that a thread of the backward pass called, as hooks are.
+    Hook,
+}
+
+/// Whose thread freed a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FreedBy {
+    /// One that runs the program's Python code.
+    Program,
+    /// One of the backward pass.
+    Backward,
+}
+
 /// What is known of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'f> {
@@ -59,6 +83,10 @@ pub struct Facts<'f> {
     pub labels: &'f [&'f str],
     /// Whether it is in a private pool, as those of CUDA graphs are.
     pub is_in_private_pool: bool,
+    /// Who allocated it, where that is known.
+    pub allocated_by: Option<AllocatedBy>,
+    /// Whose thread freed it, where it has been freed since and that is known.
+    pub freed_by: Option<FreedBy>,
     /// The component of Ascend's software that has it from the driver; empty for memory of a pool.
     pub component: &'f str,
 }

@@ -7,5 +7,5 @@ mod facts;
 mod rules;
 
 pub use error::RulesError;
-pub use facts::{Facts, Frame, Origin, Via};
+pub use facts::{AllocatedBy, Facts, Frame, FreedBy, Origin, Via};
 pub use rules::{Decision, MOST_RULES, RULES_OF_MEMSCOPE, Reason, Rules, Use};

@@ -6,7 +6,7 @@ use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use crate::error::RulesError;
-use crate::facts::{Facts, Frame, Origin, Via};
+use crate::facts::{AllocatedBy, Facts, Frame, FreedBy, Origin, Via};
 
 /// Most rules in a set.
 pub const MOST_RULES: usize = 500;
@@ -118,6 +118,8 @@ struct WrittenRule {
     via: Option<Via>,
     origin: Option<Origin>,
     private_pool: Option<bool>,
+    allocated_by: Option<AllocatedBy>,
+    freed_by: Option<FreedBy>,
     component: Option<String>,
 }
 
@@ -134,6 +136,8 @@ struct Rule {
     via: Option<Via>,
     origin: Option<Origin>,
     private_pool: Option<bool>,
+    allocated_by: Option<AllocatedBy>,
+    freed_by: Option<FreedBy>,
     component: Option<Regex>,
 }
 
@@ -349,6 +353,8 @@ impl Rule {
             via: rule.via,
             origin: rule.origin,
             private_pool: rule.private_pool,
+            allocated_by: rule.allocated_by,
+            freed_by: rule.freed_by,
             category: category.clone(),
         };
         let has_condition = made.looks_at_frames()
@@ -358,6 +364,8 @@ impl Rule {
             || made.component.is_some()
             || made.via.is_some()
             || made.origin.is_some()
+            || made.allocated_by.is_some()
+            || made.freed_by.is_some()
             || made.private_pool.is_some();
         has_condition
             .then_some(made)
@@ -386,6 +394,10 @@ impl Rule {
             && fits(&self.component, facts.component)
             && self.via.is_none_or(|via| facts.via == Some(via))
             && self.origin.is_none_or(|origin| facts.origin == origin)
+            && self
+                .allocated_by
+                .is_none_or(|by| facts.allocated_by == Some(by))
+            && self.freed_by.is_none_or(|by| facts.freed_by == Some(by))
             && self
                 .private_pool
                 .is_none_or(|private| facts.is_in_private_pool == private);

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use memscope_owners::{Facts, Frame, Origin, Reason, Rules, RulesError, Use, Via};
+use memscope_owners::{
+    AllocatedBy, Facts, Frame, FreedBy, Origin, Reason, Rules, RulesError, Use, Via,
+};
 use proptest::prelude::*;
 
 fn facts<'f>(frames: &'f [Frame<'f>]) -> Facts<'f> {
@@ -14,6 +16,8 @@ fn facts<'f>(frames: &'f [Frame<'f>]) -> Facts<'f> {
         origin: Origin::None,
         labels: &[],
         is_in_private_pool: false,
+        allocated_by: None,
+        freed_by: None,
         component: "",
     }
 }
@@ -298,6 +302,42 @@ fn what_memscope_says_of_what_no_object_says() {
 }
 
 #[test]
+fn what_threads_say_of_what_has_been_freed() {
+    let set = Rules::named("memscope").unwrap();
+    use AllocatedBy::{Backward, Hook, Program, Recompute};
+    let cases = [
+        (Some(Program), Some(FreedBy::Backward), "activations"),
+        (Some(Program), Some(FreedBy::Program), "native"),
+        (Some(Backward), Some(FreedBy::Program), "gradients"),
+        (Some(Backward), Some(FreedBy::Backward), "temporaries"),
+        (Some(Recompute), Some(FreedBy::Backward), "recomputed"),
+        (Some(Hook), Some(FreedBy::Program), "native"),
+        (Some(Hook), Some(FreedBy::Backward), "native"),
+        (Some(Backward), None, "native"),
+        (None, Some(FreedBy::Backward), "native"),
+    ];
+    for (allocated_by, freed_by, category) in cases {
+        let facts = Facts {
+            origin: Origin::Unknown,
+            allocated_by,
+            freed_by,
+            ..facts(&[])
+        };
+        let said = set.decide(None, None, &facts);
+        assert_eq!(said.category, category, "{facts:?}");
+        assert_eq!(said.reason == Reason::NoRule, category == "native");
+    }
+    let mine = "version = 1\nname = 'mine'\n[[rule]]\ncategory = 'norms'\nallocated_by = 'hook'\nfreed_by = 'program'\n";
+    let mine = Rules::parse(mine).unwrap();
+    let facts = Facts {
+        allocated_by: Some(Hook),
+        freed_by: Some(FreedBy::Program),
+        ..facts(&[])
+    };
+    assert_eq!(set.decide(Some(&mine), None, &facts).category, "norms");
+}
+
+#[test]
 fn what_is_no_set_says_where() {
     let refused = |text: &str| Rules::parse(text).unwrap_err().to_string();
     assert!(refused("version = 1\nname = 'x'\ncolour = 'red'\n").contains("colour"));
@@ -311,6 +351,7 @@ fn what_is_no_set_says_where() {
     assert!(rule("function = '('\n").starts_with("rule 1 (a): function:"));
     assert!(rule("function = '(a{1000}){1000}'\n").contains("size limit"));
     assert!(rule("via = 'air'\n").contains("air"));
+    assert!(rule("freed_by = 'hook'\n").contains("hook"));
     let many = "[[rule]]\ncategory = 'a'\nfile = 'b'\n".repeat(501);
     assert!(refused(&format!("version = 1\nname = 'x'\n{many}")).contains("501 rules"));
     let unknown = Rules::named("vllm").unwrap_err().to_string();

@@ -14,6 +14,8 @@ use memscope_memory::file::read_whole;
 
 use crate::SiteError;
 
+/// `PF_EXITING` of include/linux/sched.h.
+const EXITING: u64 = 0x4;
 /// `PF_KTHREAD` of include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// Most bytes of an environment variable's value, or of one argument of the command line, that are kept.
@@ -118,6 +120,10 @@ fn alive_with_status(pid: u32) -> Result<(Stat, Status), SiteError> {
     }
     if matches!(stat.state, b'Z' | b'X' | b'x') {
         return Err(SiteError::Zombie { pid });
+    }
+    // It gives its memory back before it becomes a zombie.
+    if stat.flags & EXITING != 0 {
+        return Err(SiteError::NoSuchProcess { pid });
     }
     Ok((stat, status))
 }
@@ -301,6 +307,34 @@ mod tests {
             std::thread::yield_now();
         }
         child.wait().unwrap();
+    }
+
+    /// A process that was killed has no memory any more some time before it is a zombie. It must not be taken for one that maps nothing.
+    #[test]
+    fn a_process_that_ends_is_not_alive_without_its_memory() {
+        let (mut looks, mut without_memory) = (0, 0);
+        for _ in 0..300 {
+            let mut child = std::process::Command::new("sleep")
+                .arg("1000")
+                .spawn()
+                .unwrap();
+            child.kill().unwrap();
+            loop {
+                let maps = std::fs::read(format!("/proc/{}/maps", child.id()));
+                let alive = alive(child.id());
+                looks += 1;
+                if maps.is_ok_and(|maps| maps.is_empty()) {
+                    without_memory += 1;
+                    assert!(alive.is_err(), "after {looks} looks");
+                }
+                if matches!(alive, Err(SiteError::Zombie { .. })) {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            child.wait().unwrap();
+        }
+        assert!(without_memory > 0);
     }
 
     #[test]

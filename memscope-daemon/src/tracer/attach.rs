@@ -393,6 +393,8 @@ fn reachable(
         if cause.wait {
             return Ok(cause.options.level);
         }
+        // A process that ended meanwhile maps nothing either.
+        memscope_site::process::alive(pid).map_err(|error| refusal(pid, false, error))?;
         return Err(Refusal::NoDeviceLibraries {
             pid,
             comm: facts.comm.clone(),

@@ -484,7 +484,7 @@ class Calls(Connection):
         * rule_set: Which set of rules: `memscope` (if empty), `torchtitan`, `mosaic` or `msmemscope`.
         * rules: Rules of one's own, as the text of a TOML file, which are tried before those of the set. Empty for none.
         * below: Only rows whose name is this one or below it, as a part of a module's name: `layers.3`. Empty for all.
-        * at: The moment that is asked about; now, if it is not there. Python's objects are read now in any case: what is still there is for what they say, and what has been freed since is for what rules say of its stack, or else in the category `freed_since`.
+        * at: The moment that is asked about; now, if it is not there. Python's objects are read now in any case: what is still there is for what they say, and what has been freed since is for what rules say of its stack and of the threads that allocated and freed it, or else in the category `freed_since`.
         """
         return self._ask(
             self._memscope.Owners,

@@ -5,13 +5,12 @@
 
 use super::coverage;
 use crate::clock::Clock;
-use crate::event::{AllocatorFacts, Level};
+use crate::event::AllocatorFacts;
 use crate::fast_hash::FastMap;
 use crate::report::{
     AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Stack,
 };
 use crate::state::device::Device;
-use crate::state::pool::block::Origin;
 use crate::state::pool::segment::{Segment, Segments};
 use crate::state::process::Process;
 use crate::state::stacks::NOT_TAKEN;
@@ -240,12 +239,7 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
                 } else {
                     BlockState::Active
                 },
-                since_ns: match block.origin {
-                    Origin::Seen => block.born_ns,
-                    // At level `read` its birth is known roughly: the reading before this one did not have the block.
-                    Origin::Found if process.facts.level == Some(Level::Read) => block.born_ns,
-                    Origin::Baseline | Origin::Found => 0,
-                },
+                since_ns: block.since_ns(process.facts.level),
                 stack: block.stack,
                 labels: block.labels,
             },

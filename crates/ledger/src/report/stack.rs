@@ -64,3 +64,15 @@ pub struct Stack {
     /// Why there are no frames: one of [`missing_words`], which do not change between versions.
     pub missing: Option<&'static str>,
 }
+
+impl Stack {
+    /// Whether the thread ran Python code; `None` where that was not seen.
+    #[must_use]
+    pub fn ran_python(&self) -> Option<bool> {
+        if self.frames.is_empty() {
+            return (self.missing == Some(MISSING[1])).then_some(false);
+        }
+        let mut kinds = self.frames.iter().map(|frame| frame.kind);
+        Some(kinds.any(|kind| kind == FrameKind::Python))
+    }
+}

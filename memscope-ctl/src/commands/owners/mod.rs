@@ -1,11 +1,14 @@
 //! `owners`: what the device memory of a process is for.
 
+mod course;
 mod tree;
 
 use std::path::PathBuf;
 
 use super::run::Run;
+use crate::client::Client;
 use crate::failure::{Exit, Failure};
+use crate::output;
 use crate::process::Process;
 use crate::render::table::{Column, table};
 use crate::render::{coverage, name};
@@ -17,6 +20,27 @@ use memscope_proto::v1::{self, OwnerEvidence};
 const LARGEST_RULES: u64 = 256 << 10;
 /// Rows that a table shows where no number is asked for.
 const ROWS: u32 = 20;
+
+/// A moment, as it was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct At {
+    text: String,
+    /// `None`: now.
+    moment: Option<v1::Moment>,
+}
+
+impl At {
+    fn parse(text: &str) -> Result<At, String> {
+        let moment = match text {
+            "now" => None,
+            text => Some(crate::moment::parse(text)?),
+        };
+        Ok(At {
+            text: text.to_owned(),
+            moment,
+        })
+    }
+}
 
 /// Show what device memory is for: weights, gradients, optimizer state, buffers, activations, KV cache, communication and the rest.
 ///
@@ -36,6 +60,7 @@ const ROWS: u32 = 20;
   memscope-ctl owners 4242 --below layers.3          one part of the model
   memscope-ctl owners 4242 --explain 0x7f3a5c000000  why a block is what it is
   memscope-ctl owners 4242 --at peak                 when most was allocated
+  memscope-ctl owners 4242 --at -1h --at now         which part grew
   memscope-ctl owners 4242 --rules mine.toml         your own categories first
   memscope-ctl owners 4242 --json | jq '.devices[].categories'")]
 pub(crate) struct Owners {
@@ -60,9 +85,11 @@ pub(crate) struct Owners {
     pub(crate) below: String,
     /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER,
     /// step:NUMBER, mark:NAME, or peak: when most was allocated (peak:DEVICE on one device). What is still there is for what objects say of
-    /// it now; what has been freed since, rules on its stack decide, or it is "freed since".
-    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
-    pub(crate) at: Option<v1::Moment>,
+    /// it now; of what has been freed since the threads say it that allocated and freed it (activations, gradients), or it is "freed since".
+    /// Given several times (`now` is one, too), the moments stand side by side, with what changed from the first to the last; with --json each
+    /// has a line.
+    #[arg(long, value_name = "MOMENT", value_parser = At::parse, allow_hyphen_values = true)]
+    pub(crate) at: Vec<At>,
     /// Explain the blocks in which these addresses lie (commas between them).
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = super::holders::address)]
     pub(crate) explain: Vec<u64>,
@@ -80,22 +107,51 @@ impl Run for Owners {
             Some(path) => crate::file::text(path, LARGEST_RULES)?,
             None => String::new(),
         };
+        let several = self.at.len() > 1;
+        if several && (self.tree || !self.explain.is_empty()) {
+            return Err(Failure::Usage {
+                what: "--tree and --explain are for one moment".to_owned(),
+                hint: "give --at once".to_owned(),
+            });
+        }
         let client = session.client().await?;
         let all = session.global.json || self.tree;
-        let question = v1::OwnersRequest {
+        let limit = self.limit.unwrap_or(if all { 0 } else { ROWS });
+        let mut question = v1::OwnersRequest {
             pid: client.choose(self.process.pid()).await?,
             addresses: self.explain.clone(),
-            limit: self.limit.unwrap_or(if all { 0 } else { ROWS }),
+            // Any row may be the one that changed.
+            limit: if several && !all { 0 } else { limit },
             rule_set: self.rule_set.clone(),
             rules,
             below: self.below.clone(),
-            at: self.at.clone(),
+            at: None,
         };
-        let answer = client
-            .ask(question, async |mut rpc, request| rpc.owners(request).await)
-            .await?;
-        session.show(&answer, |answer| self.text(answer))
+        if let [] | [_] = &self.at[..] {
+            question.at = self.at.first().and_then(|at| at.moment.clone());
+            let answer = ask(&client, question).await?;
+            return session.show(&answer, |answer| self.text(answer));
+        }
+        let mut answers = Vec::new();
+        for at in &self.at {
+            question.at = at.moment.clone();
+            let answer = ask(&client, question.clone()).await?;
+            if session.global.json {
+                output::json_line(&answer)?;
+            } else {
+                answers.push((at.text.clone(), answer));
+            }
+        }
+        if !session.global.json {
+            output::text(&course::text(&answers, limit))?;
+        }
+        Ok(Exit::Done)
     }
+}
+
+async fn ask(client: &Client, question: v1::OwnersRequest) -> Result<v1::OwnersResponse, Failure> {
+    let asked = client.ask(question, async |mut rpc, request| rpc.owners(request).await);
+    asked.await
 }
 
 impl Owners {

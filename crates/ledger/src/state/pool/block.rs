@@ -2,6 +2,7 @@
 //!
 //! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps consistent with the blocks.
 
+use crate::event::Level;
 use crate::fast_hash::FastMap;
 use crate::state::labels::LabelSet;
 use crate::state::membership::Membership;
@@ -61,6 +62,16 @@ const fn is_none(labels: &LabelSet) -> bool {
 pub(crate) type Blocks = FastMap<u64, Block>;
 
 impl Block {
+    /// When it came, at this level; 0 if that is not known.
+    pub(crate) fn since_ns(&self, level: Option<Level>) -> u64 {
+        match self.origin {
+            Origin::Seen => self.born_ns,
+            // At level `read` its birth is known roughly: the reading before this one did not have the block.
+            Origin::Found if level == Some(Level::Read) => self.born_ns,
+            Origin::Baseline | Origin::Found => 0,
+        }
+    }
+
     /// Whether it was seen to come after this moment.
     pub(crate) fn came_after(&self, time_ns: u64) -> bool {
         self.origin == Origin::Seen && self.born_ns > time_ns

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::words::{short, what, words};
 use crate::render::table::{Column, table};
 use crate::render::{coverage, name};
 use crate::units::{bytes, grouped, moment, plain, signed_bytes};
@@ -77,7 +78,7 @@ fn categories(answers: &[(String, v1::OwnersResponse)]) -> String {
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.last().copied()));
         let mut lines: Vec<Vec<String>> = rows
             .iter()
-            .map(|(category, row)| cells(super::words(category), row))
+            .map(|(category, row)| cells(words(category), row))
             .collect();
         lines.push(cells("(all in use)".to_owned(), &sum));
         let title = match device {
@@ -150,12 +151,12 @@ fn changes(first: &v1::OwnersResponse, last: &v1::OwnersResponse, limit: u32) ->
     let lines = rows.iter().take(shown).map(|(_, Pair { owner, blocks })| {
         let [before, now] = blocks;
         vec![
-            super::words(&owner.category),
-            super::what(owner),
+            words(&owner.category),
+            what(owner),
             grouped(now.count),
             bytes(now.bytes),
             change(before.bytes, now.bytes),
-            plain(&super::short(&owner.place)),
+            plain(&short(&owner.place)),
         ]
     });
     let mut text = table(&head, lines.collect());

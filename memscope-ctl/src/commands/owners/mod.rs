@@ -2,6 +2,7 @@
 
 mod course;
 mod tree;
+mod words;
 
 use std::path::PathBuf;
 
@@ -14,7 +15,8 @@ use crate::render::table::{Column, table};
 use crate::render::{coverage, name};
 use crate::session::Session;
 use crate::units::{bytes, grouped, moment, plain};
-use memscope_proto::v1::{self, OwnerEvidence};
+use memscope_proto::v1;
+use words::{short, what, words};
 
 /// Largest file of rules that is read, in bytes.
 const LARGEST_RULES: u64 = 256 << 10;
@@ -190,11 +192,6 @@ impl Owners {
     }
 }
 
-/// `optimizer state`, as people write it.
-fn words(category: &str) -> String {
-    plain(&category.replace('_', " "))
-}
-
 /// The table of a device: each category with its part of all that is in use.
 fn categories(device: &v1::OwnedDevice) -> String {
     let blocks = device.blocks.unwrap_or_default();
@@ -323,33 +320,6 @@ fn rows(owners: &[v1::Owner]) -> String {
         row
     });
     table(&head[..columns], rows.collect())
-}
-
-/// `__main__.model.layers.0.weight`, `__main__.optimizer.state[layers.0.weight].exp_avg`
-fn what(owner: &v1::Owner) -> String {
-    let whole = match (owner.evidence(), owner.name.as_str(), owner.key.as_str()) {
-        (_, "", _) => owner.owner.clone(),
-        (OwnerEvidence::Object, name, "") if owner.category == "gradients" => {
-            format!("{}.{name}.grad", owner.owner)
-        }
-        (_, name, "") => format!("{}.{name}", owner.owner),
-        (_, name, key) => format!("{}.state[{name}].{key}", owner.owner),
-    };
-    match owner.also.len() {
-        0 => plain(&whole),
-        more => format!("{} and {more} more", plain(&whole)),
-    }
-}
-
-/// A place without the folder of its file.
-fn short(place: &str) -> String {
-    match place.split_once(" in ") {
-        Some((file, function)) if file.contains(':') => {
-            let file = file.rsplit('/').next().unwrap_or(file);
-            format!("{file} in {function}")
-        }
-        _ => place.to_owned(),
-    }
 }
 
 fn explained(one: &v1::OwnerExplained) -> String {

@@ -139,6 +139,34 @@ fn groups_are_estimated() {
     }));
 }
 
+/// Of most sizes there is a block now and then only, so that their rows of windows are short or empty, however long the process runs.
+#[test]
+fn groups_that_are_used_now_and_then_are_estimated() {
+    for lives in [1, 60] {
+        close(estimated(Level::Segments, |ledger| {
+            let mut live = Vec::new();
+            for number in 1..40_000u64 {
+                let size = 512 * (number % 20_000 + 1);
+                let time = SECOND + number * 1_000_000;
+                let one = |op, addr, size| {
+                    let Body::Call(mut one) = call("cudaMalloc", op, addr, size) else {
+                        unreachable!()
+                    };
+                    one.device = Some(0);
+                    Body::Call(one)
+                };
+                let addr = (number << 30) + (1 << 40);
+                ledger.apply(&event(P, time, one(CallOp::Alloc, addr, size)));
+                live.push((addr, size));
+                if live.len() > lives {
+                    let (addr, size) = live.remove(0);
+                    ledger.apply(&event(P, time, one(CallOp::Free, addr, size)));
+                }
+            }
+        }));
+    }
+}
+
 #[test]
 fn stacks_and_names_are_estimated() {
     close(estimated(Level::Segments, |ledger| {

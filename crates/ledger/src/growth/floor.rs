@@ -52,11 +52,6 @@ impl WindowClock {
         }
     }
 
-    /// Number of windows that are over, at most a full row.
-    pub(crate) fn passed(&self) -> u64 {
-        u64::from(self.index).min(self.windows)
-    }
-
     /// Moves the clock to `time_ns`. It never moves back.
     pub(crate) fn advance(&mut self, time_ns: u64) {
         if time_ns < self.end_ns {
@@ -205,6 +200,14 @@ impl Floor {
             epoch: clock.epoch,
             first: clock.index,
             floors: Vec::new(),
+        }
+    }
+
+    /// Bytes of its row, as the C library's allocator rounds them.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        match self.floors.capacity() {
+            0 => 0,
+            places => (places as u64 * 4 + 8).max(32).next_multiple_of(16),
         }
     }
 

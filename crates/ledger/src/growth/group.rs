@@ -14,6 +14,9 @@ use crate::state::membership::{GroupKey, Membership, NONE};
 use crate::state::stacks::{self, StackIndex};
 use serde::{Deserialize, Serialize};
 
+/// How many entries are asked what they take, at least, where there are so many.
+const SAMPLE: usize = 256;
+
 /// What the blocks of a class share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct ClassKey {
@@ -71,6 +74,16 @@ pub(crate) struct Class {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
+}
+
+/// Bytes of the entries of a vector, of which some are asked what they have beside themselves.
+fn sampled<T>(all: &Vec<T>, beside: impl Fn(&T) -> u64) -> u64 {
+    // An odd number, so that no course of sizes keeps time with it.
+    let every = (all.len() / SAMPLE) | 1;
+    let some = all.iter().step_by(every);
+    let count = some.len().max(1) as u64;
+    let bytes: u64 = some.map(beside).sum();
+    (all.capacity() * size_of::<T>()) as u64 + bytes * all.len() as u64 / count
 }
 
 /// All groups, classes and stacks of one process.
@@ -366,13 +379,15 @@ impl Groups {
         self.by_stack = FastMap::default();
     }
 
-    /// Estimate of the bytes that they take. A floor keeps up to a row of windows of time and one of steps.
+    /// Estimate of the bytes that they take. How long the rows of their floors are, a sample of them tells.
     pub(crate) fn bytes(&self) -> u64 {
-        let rows = 4 * (self.clock.passed() + self.ticks.passed());
-        let each = |size: usize, count: usize| count as u64 * (size as u64 + rows);
-        each(size_of::<Group>(), self.groups.capacity())
-            + each(size_of::<Class>(), self.classes.capacity())
-            + each(size_of::<OfStack>(), self.of_stacks.capacity())
+        let both = |floor: &Floor, steps: &Floor| floor.row_bytes() + steps.row_bytes();
+        let groups = sampled(&self.groups, |group| both(&group.floor, &group.steps));
+        let classes = sampled(&self.classes, |class| both(&class.floor, &class.steps));
+        let of_stacks = sampled(&self.of_stacks, |stack| both(&stack.floor, &stack.steps));
+        groups
+            + classes
+            + of_stacks
             + table_bytes::<(GroupKey, u32)>(self.by_key.capacity())
             + table_bytes::<(StackKey, u32)>(self.by_stack.capacity())
     }

@@ -164,28 +164,17 @@ pub fn replay_until(
     fold(path, config, Some(until), pid, &Bounds::NONE, None).map(Replayed::noted)
 }
 
-/// The same within bounds, which are looked at now and then.
+/// The same of one process within bounds, which are looked at now and then. If it is said which blocks are `still` there (address and
+/// boot time of the allocation), it reads on for who freed the others.
 pub fn replay_within(
-    path: &Path,
-    config: LedgerConfig,
-    until: Until,
-    pid: Option<u32>,
-    bounds: &Bounds<'_>,
-) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, bounds, None).map(Replayed::noted)
-}
-
-/// The same of one process, and reads on for who freed its blocks behind the moment. Blocks that are `still` there are not waited
-/// for: address and boot time of the allocation.
-pub fn replay_with_frees(
     path: &Path,
     config: LedgerConfig,
     until: Until,
     pid: u32,
     bounds: &Bounds<'_>,
-    still: &HashSet<(u64, u64)>,
+    still: Option<&HashSet<(u64, u64)>>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), Some(pid), bounds, Some(still)).map(Replayed::noted)
+    fold(path, config, Some(until), Some(pid), bounds, still).map(Replayed::noted)
 }
 
 /// What ends the reading of a recording early.

@@ -27,9 +27,7 @@ use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
 use crate::owners::{self, Rulebook};
-use crate::replay::{
-    Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_with_frees, replay_within,
-};
+use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
 use crate::snapshots::Shelf;
 use crate::sync::Flushing;
 use crate::threads::{self, Threads};
@@ -502,6 +500,7 @@ impl Daemon for Serving {
         if !request.addresses.is_empty() && !is_inside_a_block(asked, &request.addresses) {
             return Err(no_such_block(pid, &request.addresses));
         }
+        let runs = gone.is_none();
         let began = Instant::now();
         let mut notes = Vec::new();
         let mut reading = None;
@@ -548,7 +547,9 @@ impl Daemon for Serving {
             }
         };
         aside(move || {
-            let threads = Threads::new(&owned.snapshot, threads::backward(pid), owned.freed_by);
+            // By now the number may be another process's.
+            let backward = runs.then(|| threads::backward(pid)).unwrap_or_default();
+            let threads = Threads::new(&owned.snapshot, backward, owned.freed_by);
             let picture = owners::Picture {
                 reading: reading.as_ref(),
                 before: &before,
@@ -734,10 +735,7 @@ impl Serving {
                 wanted: &|| wanted.is_wanted(),
                 room: room.as_ref(),
             };
-            let mut folded = match &still {
-                Some(still) => replay_with_frees(&path, config, until, pid, &bounds, still)?,
-                None => replay_within(&path, config, until, Some(pid), &bounds)?,
-            };
+            let mut folded = replay_within(&path, config, until, pid, &bounds, still.as_ref())?;
             let freed_by = std::mem::take(&mut folded.freed_by);
             let answer = ask_folded(&folded, pid, question);
             // Its room is free again when its memory is.

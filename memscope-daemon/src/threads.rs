@@ -39,9 +39,9 @@ pub(crate) struct Threads {
     backward: HashSet<u32>,
     /// Threads that run Python and not the backward pass.
     program: HashSet<u32>,
-    /// By address and boot time of the allocation.
+    /// The threads that allocated blocks, by the blocks' addresses and the boot times of their allocations.
     allocated: HashMap<(u64, u64), u32>,
-    /// By address.
+    /// The threads that freed blocks afterwards, by the blocks' addresses.
     freed: HashMap<u64, u32>,
 }
 
@@ -62,10 +62,11 @@ impl Threads {
         let mut allocated = HashMap::new();
         for entry in allocations {
             allocated.insert((entry.addr, entry.time_ns), entry.tid);
+            if backward.contains(&entry.tid) || program.contains(&entry.tid) {
+                continue;
+            }
             let stack = snapshot.stacks.get(entry.stack as usize);
-            if !backward.contains(&entry.tid)
-                && stack.and_then(|stack| stack.ran_python()) == Some(true)
-            {
+            if stack.and_then(|stack| stack.ran_python()) == Some(true) {
                 program.insert(entry.tid);
             }
         }

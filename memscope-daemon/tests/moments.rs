@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_common::{KIND_TRACE, RecordHeader, TraceRecord};
-use memscope_daemon::replay::{
-    Bounds, ReplayError, Until, replay_until, replay_with_frees, replay_within,
-};
+use memscope_daemon::replay::{Bounds, ReplayError, Until, replay_until, replay_within};
 use memscope_ledger::LedgerConfig;
 use memscope_ledger::event::*;
 use memscope_log::records::encode;
@@ -167,7 +165,7 @@ fn a_fold_that_nobody_waits_for_ends_early() {
             room: None,
         };
         let config = LedgerConfig::default();
-        let folded = replay_within(journal.epoch_dir(), config, until, Some(42), &bounds);
+        let folded = replay_within(journal.epoch_dir(), config, until, 42, &bounds, None);
         (folded, looks.get())
     };
     let (whole, looks) = fold(u32::MAX);
@@ -273,7 +271,7 @@ fn who_freed_the_blocks_of_a_moment() {
         let still = HashSet::from_iter(still.iter().copied());
         let config = LedgerConfig::default();
         let dir = journal.epoch_dir();
-        replay_with_frees(dir, config, until, 42, &Bounds::NONE, &still).unwrap()
+        replay_within(dir, config, until, 42, &Bounds::NONE, Some(&still)).unwrap()
     };
     let all = asked(Until::Boot(10), &[]);
     let expected = [(0x1000, 77), (0x2000, 77), (0x4000, 10)];

@@ -8,40 +8,11 @@ import sys
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from blocks import active
+from blocks import active, block
+from nets import Model
 
 DEVICE = "cuda"
-
-
-def block(tensor):
-    return tensor.untyped_storage().data_ptr()
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(64)
-        self.up = nn.Linear(64, 128)
-        self.down = nn.Linear(128, 64)
-
-    def forward(self, x):
-        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
-
-
-class Model(nn.Module):
-    def __init__(self, is_checkpointed):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(3)])
-        self.is_checkpointed = is_checkpointed
-
-    def forward(self, x):
-        for one in self.blocks:
-            # Both ways of checkpoints, which compute again in different ways.
-            is_first = one is self.blocks[0]
-            x = checkpoint(one, x, use_reentrant=is_first) if self.is_checkpointed else one(x)
-        return x
 
 
 class Scaled(torch.autograd.Function):
@@ -58,7 +29,7 @@ class Scaled(torch.autograd.Function):
         return gradient * by, gradient * x
 
 
-plain, checkpointed = Model(False).to(DEVICE), Model(True).to(DEVICE)
+plain, checkpointed = Model(64, [None] * 3).to(DEVICE), Model(64, [True, False, False]).to(DEVICE)
 by = nn.Parameter(torch.ones(16, 64, device=DEVICE))
 parameters = [*plain.parameters(), *checkpointed.parameters(), by]
 optimizer = torch.optim.AdamW(parameters)

@@ -14,7 +14,7 @@ use crate::state::membership::{GroupKey, Membership, NONE};
 use crate::state::stacks::{self, StackIndex};
 use serde::{Deserialize, Serialize};
 
-/// How many entries are asked what they take, at least, where there are so many.
+/// About how many entries are asked what they take.
 const SAMPLE: usize = 256;
 
 /// What the blocks of a class share.
@@ -78,7 +78,7 @@ pub(crate) struct Class {
 
 /// Bytes of the entries of a vector, of which some are asked what they have beside themselves.
 fn sampled<T>(all: &Vec<T>, beside: impl Fn(&T) -> u64) -> u64 {
-    // An odd number, so that no course of sizes keeps time with it.
+    // An odd step, so that a pattern that repeats is not met at the same place each time.
     let every = (all.len() / SAMPLE) | 1;
     let some = all.iter().step_by(every);
     let count = some.len().max(1) as u64;

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+/// The thread ran no Python code.
+const NO_PYTHON: &str = "no_python";
+
 /// Words for the reasons why there is no stack. The index of a word is the number of the reason in `state::stacks`.
 pub(crate) const MISSING: [&str; 7] = [
     "not_taken",
-    "no_python",
+    NO_PYTHON,
     "unreadable",
     "busy",
     "lost",
@@ -70,7 +73,7 @@ impl Stack {
     #[must_use]
     pub fn ran_python(&self) -> Option<bool> {
         if self.frames.is_empty() {
-            return (self.missing == Some(MISSING[1])).then_some(false);
+            return (self.missing == Some(NO_PYTHON)).then_some(false);
         }
         let mut kinds = self.frames.iter().map(|frame| frame.kind);
         Some(kinds.any(|kind| kind == FrameKind::Python))

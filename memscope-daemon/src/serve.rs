@@ -548,7 +548,10 @@ impl Daemon for Serving {
         };
         aside(move || {
             // By now the number may be another process's.
-            let backward = runs.then(|| threads::backward(pid)).unwrap_or_default();
+            let backward = match runs {
+                true => threads::backward(pid),
+                false => HashSet::new(),
+            };
             let threads = Threads::new(&owned.snapshot, backward, owned.freed_by);
             let picture = owners::Picture {
                 reading: reading.as_ref(),

@@ -11,7 +11,7 @@ use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::records::{Decoder, Header, KIND_ATTACHED, Outcome};
 use memscope_log::{
-    Absent, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
+    Absent, Entry, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
 };
 
 /// How much later than a stack its names may come, in nanoseconds: the daemon may have been busy.
@@ -183,6 +183,9 @@ pub struct Bounds<'a> {
     pub wanted: &'a dyn Fn() -> bool,
     /// Room for the ledger; if it does not suffice, the reading ends with [`ReplayError::NoRoom`]. `None`: no limit.
     pub room: Option<&'a FoldRoom>,
+    /// Number of the last record that is read. Behind it a journal may just be written to, and half a batch would look like damage.
+    /// `None`: to the end of the recording.
+    pub last: Option<u64>,
 }
 
 impl Bounds<'_> {
@@ -190,7 +193,13 @@ impl Bounds<'_> {
     pub const NONE: Bounds<'static> = Bounds {
         wanted: &|| true,
         room: None,
+        last: None,
     };
+
+    /// Whether nothing is read behind this record.
+    fn end_at(&self, entry: &Entry<'_>) -> bool {
+        !entry.repeated && self.last.is_some_and(|last| last <= entry.sequence)
+    }
 
     fn check(&self, ledger: &Ledger) -> Result<(), ReplayError> {
         if !(self.wanted)() {
@@ -349,6 +358,7 @@ fn read_on(
     named_until_ns: u64,
     frees: &mut Option<Frees>,
     bounds: &Bounds<'_>,
+    mut is_at_end: bool,
 ) -> Result<(), ReplayError> {
     let mut left = 0;
     let mut wants_names = true;
@@ -360,12 +370,13 @@ fn read_on(
         }
         left -= 1;
         let wants_frees = frees.as_mut().is_some_and(Frees::goes_on);
-        if !wants_names && !wants_frees {
+        if is_at_end || !wants_names && !wants_frees {
             return Ok(());
         }
         let Some(entry) = records.next_record()? else {
             return Ok(());
         };
+        is_at_end = bounds.end_at(&entry);
         let Ok(header) = Header::read(entry.record) else {
             continue;
         };
@@ -446,7 +457,8 @@ fn fold(
     let mut known_warnings = records.warnings().len();
     let mut absent = Absent::default();
     let mut pieces = 0u64;
-    while let Some(piece) = records.next_piece()? {
+    let mut is_at_end = false;
+    while !is_at_end && let Some(piece) = records.next_piece()? {
         // A segment's state may be large, so it is asked before each of them as well.
         let is_time =
             pieces.is_multiple_of(PIECES_PER_LOOK) || matches!(piece, Piece::Segment { .. });
@@ -484,6 +496,7 @@ fn fold(
             }
             Piece::Record(entry) => entry,
         };
+        is_at_end = bounds.end_at(&entry);
         let Ok(header) = Header::read(entry.record) else {
             continue;
         };
@@ -529,6 +542,7 @@ fn fold(
                 named_until,
                 &mut frees,
                 bounds,
+                is_at_end,
             )?;
             freed_by = frees.map(Frees::threads).unwrap_or_default();
             break;

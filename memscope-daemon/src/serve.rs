@@ -737,6 +737,7 @@ impl Serving {
             let bounds = Bounds {
                 wanted: &|| wanted.is_wanted(),
                 room: room.as_ref(),
+                last: Some(end.event.sequence),
             };
             let mut folded = replay_within(&path, config, until, pid, &bounds, still.as_ref())?;
             let freed_by = std::mem::take(&mut folded.freed_by);

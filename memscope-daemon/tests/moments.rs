@@ -163,6 +163,7 @@ fn a_fold_that_nobody_waits_for_ends_early() {
         let bounds = Bounds {
             wanted: &wanted,
             room: None,
+            last: None,
         };
         let config = LedgerConfig::default();
         let folded = replay_within(journal.epoch_dir(), config, until, 42, &bounds, None);
@@ -294,4 +295,47 @@ fn who_freed_the_blocks_of_a_moment() {
     assert_eq!(some.freed_by, HashMap::from([(0x4000, 10)]));
     // At the end of the journal there is nothing behind it.
     assert!(asked(Until::Boot(19), &[]).freed_by.is_empty());
+}
+
+/// Behind the last record that a question is about, the journal may just be written to. Half a batch there is no damage.
+#[test]
+fn what_is_being_written_is_not_read() {
+    use std::io::{Seek, SeekFrom, Write};
+
+    let dir = tempfile::tempdir().unwrap();
+    let told: Vec<_> = [(1, attached()), (1, pool_seen())]
+        .into_iter()
+        .chain((2..100).map(|number| (number, came(512 * number, 512))))
+        .collect();
+    let journal = journal(dir.path(), &told);
+    let last = told.len() as u64;
+    let file = std::fs::read_dir(journal.epoch_dir()).unwrap().next();
+    let path = file.unwrap().unwrap().path();
+    let written = std::fs::read(&path).unwrap();
+    let end = written.iter().rposition(|byte| *byte != 0).unwrap() as u64;
+    let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.seek(SeekFrom::Start((end + 64).next_multiple_of(64)))
+        .unwrap();
+    file.write_all(&[7; 40]).unwrap();
+    let asked = |until, last| {
+        let bounds = Bounds {
+            last,
+            ..Bounds::NONE
+        };
+        let still = HashSet::new();
+        let config = LedgerConfig::default();
+        let dir = journal.epoch_dir();
+        replay_within(dir, config, until, 42, &bounds, Some(&still)).unwrap()
+    };
+    for until in [Until::Boot(50), Until::Boot(99), Until::Event(last)] {
+        let whole = asked(until, Some(last));
+        assert_eq!(whole.warnings, Vec::<String>::new(), "{until:?}");
+        assert_eq!(asked(until, None).warnings.len(), 1, "{until:?}");
+        // Nothing of it is left out.
+        let blocks = |replayed: &memscope_daemon::replay::Replayed| {
+            let process = replayed.ledger.find(42).unwrap();
+            replayed.ledger.gauge(process, 0).unwrap().allocated_bytes
+        };
+        assert_eq!(blocks(&whole), blocks(&asked(until, None)));
+    }
 }

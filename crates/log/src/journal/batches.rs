@@ -255,7 +255,16 @@ impl Batches {
     /// Called when nothing can be read at `self.at`: goes to the next readable place in this file, or to the next file.
     fn search_on(&mut self, path: PathBuf) -> Result<(), RecordingError> {
         let at = self.at;
-        match self.search(at, &path)? {
+        let found = self.search(at, &path)?;
+        // A journal may be written to while it is read: what follows may have come after this place was looked at.
+        if !matches!(found, Search::Zeros) {
+            let segment = self.files.get(self.file);
+            self.open = segment.map(|segment| Window::new(Arc::clone(&segment.file)));
+            if !matches!(self.place(at, &path)?, AtPlace::Nothing) {
+                return Ok(());
+            }
+        }
+        match found {
             Search::Found(next) => {
                 self.warnings.push(Warning::Damaged {
                     path,

@@ -78,6 +78,32 @@ fn a_living_journal_can_be_read() {
     assert_eq!(read(&file).unwrap(), ((1..=5).collect(), 0, vec![]));
 }
 
+/// A reader that has come to the end of what was written goes on with what has been written since. It had looked ahead, to where nothing was.
+#[test]
+fn a_reader_goes_on_with_what_is_written_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Writer::create(dir.path(), config(5)).unwrap();
+    let mut written = 0;
+    let mut write = |journal: &mut Writer| {
+        for _ in 0..3 {
+            written += 1;
+            journal.append(&record(written, 10), written).unwrap();
+        }
+    };
+    write(&mut journal);
+    let recording = Recording::open(journal.journal.epoch_dir()).unwrap();
+    let mut records = recording.records();
+    for expected in 1..=9 {
+        if expected % 3 == 1 && expected > 1 {
+            write(&mut journal);
+        }
+        let entry = records.next_record().unwrap().unwrap();
+        assert_eq!(entry.sequence, expected);
+    }
+    assert!(records.next_record().unwrap().is_none());
+    assert_eq!(records.warnings(), []);
+}
+
 /// There is room for all segments, so none is removed.
 fn roomy() -> Config {
     Config {

@@ -401,6 +401,7 @@ mod tests {
                 holder: parent.unwrap(),
                 origin: Origin::Named,
                 others: 1,
+                module: None,
             });
         }
         reading

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memscope_heap::{Held, Link, Origin, Reading, Used};
-use memscope_ledger::FREE_HOLDS_NS;
 use memscope_ledger::report::{
     BesidePool, BlockState, Frame, FrameKind, SnapshotBlock, SnapshotReport, Stack,
 };
+use memscope_ledger::{Affects, FREE_HOLDS_NS, effect};
 use memscope_owners::{
     AllocatedBy, Decision, Facts, FreedBy, RULES_OF_MEMSCOPE, Reason, Rules, Use,
 };
@@ -107,6 +107,8 @@ struct Key {
     key: String,
     place: String,
     labels: Vec<String>,
+    model: String,
+    module: String,
 }
 
 #[derive(Default)]
@@ -174,7 +176,10 @@ pub(crate) fn answer(
     let mut owners: Vec<v1::Owner> = rows
         .into_iter()
         .map(|(key, sum)| told(key, sum))
-        .filter(|owner| asked.below.is_empty() || is_below(&owner.name, &asked.below))
+        .filter(|owner| {
+            let names = [&owner.name, &owner.module];
+            asked.below.is_empty() || names.iter().any(|name| is_below(name, &asked.below))
+        })
         .collect();
     let bytes = |owner: &v1::Owner| owner.blocks.unwrap_or_default().bytes;
     owners.sort_by(|a, b| {
@@ -185,6 +190,7 @@ pub(crate) fn answer(
                 owner.name.clone(),
                 owner.key.clone(),
                 owner.place.clone(),
+                owner.module.clone(),
             )
         };
         bytes(b)
@@ -219,6 +225,8 @@ fn told(key: Key, sum: Sum) -> v1::Owner {
         address: sum.address,
         evidence: sum.evidence.into(),
         labels: key.labels,
+        model: key.model,
+        module: key.module,
     }
 }
 
@@ -300,8 +308,7 @@ fn sums(
     }
     let stats = picture.devices.iter().find(|one| one.device == device);
     let reserved = stats.and_then(|stats| stats.reserved_bytes);
-    // Where the driver hands out everything there is no pool that could keep something.
-    let cached = reserved.and_then(|reserved: u64| reserved.checked_sub(in_pool + pending));
+    let cached = free_in_pool(reserved, in_pool + pending, &picture.after.coverage);
     // What was free some time before or after says nothing of this moment.
     let as_of = picture.after.as_of.boot_ns;
     let is_fresh = |stats: &&v1::DeviceStats| {
@@ -330,6 +337,16 @@ fn sums(
         device_used_is_old: unexplained == Some(None),
         labels: Vec::new(),
     }
+}
+
+/// What a pool of this size has free beside what is known to be held in it. Blocks that were not seen would count as free, so where some are
+/// missing it is not known.
+fn free_in_pool(reserved: Option<u64>, held: u64, notes: &[v1::CoverageNote]) -> Option<u64> {
+    let misses = |note: &v1::CoverageNote| effect(&note.code).affects.contains(&Affects::Blocks);
+    // Where the driver hands out everything there is no pool that could keep something.
+    reserved?
+        .checked_sub(held)
+        .filter(|_| !notes.iter().any(misses))
 }
 
 /// What a way says to rules.
@@ -395,6 +412,10 @@ impl<'p> Sorter<'p> {
                     owners.entry(owner).or_insert_with(|| reading.path(owner));
                 }
             }
+            for module in &reading.modules {
+                let model = owners.entry(module.model);
+                model.or_insert_with(|| reading.path(module.model));
+            }
             held.extend(reading.held.iter().map(|held| (held.block, held)));
         }
         let segments = picture.before.segments.iter();
@@ -439,6 +460,8 @@ impl<'p> Sorter<'p> {
             key: String::new(),
             place: String::new(),
             labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+            model: String::new(),
+            module: String::new(),
         };
         let is_known = self.known.contains(&identity(block));
         if self.picture.reading.is_some() && !is_known && !self.picture.is_earlier {
@@ -528,12 +551,17 @@ impl<'p> Sorter<'p> {
                 kind: told.kind(reading),
                 ..key(category)
             },
-            (Some(told), _) => Key {
-                owner: told.way.pattern.clone(),
-                kind: told.node(),
-                place,
-                ..key(category)
-            },
+            (Some(told), _) => {
+                let (model, module) = self.made_in(block).unwrap_or_default();
+                Key {
+                    owner: told.way.pattern.clone(),
+                    kind: told.node(),
+                    place,
+                    model,
+                    module,
+                    ..key(category)
+                }
+            }
             _ => Key {
                 place,
                 ..key(category)
@@ -576,7 +604,18 @@ impl<'p> Sorter<'p> {
             key: String::new(),
             place: place(&beside.stack),
             labels: Vec::new(),
+            model: String::new(),
+            module: String::new(),
         }
+    }
+
+    /// The model, and the module below it, in whose forward pass the graph has saved a block.
+    fn made_in(&self, block: &SnapshotBlock) -> Option<(String, String)> {
+        let reading = self.picture.reading?;
+        let number = self.held.get(&block.addr)?.module?;
+        let module = reading.modules.get(number as usize)?;
+        let model = self.owners.get(&module.model)?;
+        Some((model.clone(), module.name.clone()))
     }
 
     fn labels(&self, block: &SnapshotBlock) -> Vec<&'p str> {
@@ -653,6 +692,9 @@ impl<'p> Sorter<'p> {
             (Some(reading), Some(held)) => {
                 let way = Way::new(reading, held.holder);
                 why.push(format!("it is held by {}", way.pattern));
+                if !put.key.model.is_empty() {
+                    why.push(made_in(&put.key));
+                }
                 if held.others > 0 {
                     why.push(format!("its tensors have {} more references", held.others));
                 }
@@ -702,6 +744,14 @@ impl Told<'_> {
 /// What makes a block the same one at two moments.
 const fn identity(block: &SnapshotBlock) -> (u64, u64, u64) {
     (block.addr, block.size, block.since_ns)
+}
+
+/// Where the graph has saved a block, in words.
+fn made_in(key: &Key) -> String {
+    match key.module.as_str() {
+        "" => format!("the graph has saved it in or near {}", key.model),
+        module => format!("the graph has saved it in {}.{module}", key.model),
+    }
 }
 
 fn words(used: &Used) -> String {
@@ -761,5 +811,31 @@ fn place(stack: &Stack) -> String {
         Some(frame) if frame.name.is_empty() => frame.file.to_string(),
         Some(frame) => format!("{} in {}", frame.name, frame.file),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_seen_is_not_free() {
+        let notes = |codes: &[&str]| -> Vec<v1::CoverageNote> {
+            let note = |code: &&str| v1::CoverageNote {
+                code: (*code).to_owned(),
+                ..v1::CoverageNote::default()
+            };
+            codes.iter().map(note).collect()
+        };
+        assert_eq!(free_in_pool(Some(100), 30, &[]), Some(70));
+        assert_eq!(
+            free_in_pool(Some(100), 30, &notes(&["baseline_read"])),
+            Some(70)
+        );
+        // Between the attach and the reading of what was there before.
+        let missing = notes(&["baseline_read", "attached_late"]);
+        assert_eq!(free_in_pool(Some(100), 30, &missing), None);
+        assert_eq!(free_in_pool(Some(0), 30, &[]), None);
+        assert_eq!(free_in_pool(None, 30, &[]), None);
     }
 }

@@ -342,6 +342,119 @@ fn labels_of_the_program_are_on_the_blocks_that_it_labels() {
     assert!(!marks.contains("memscope:owner"), "{marks}");
 }
 
+/// What has several of these modules, each told as its model and the module's parts; `None` if that is nothing, or one of them is none.
+fn in_common(modules: &Value) -> Option<(String, Vec<String>)> {
+    let modules = modules.as_array().unwrap().iter();
+    let parts = |module: &Value| {
+        let [model, name] = &module.as_array()?[..] else {
+            panic!("{module} is no module");
+        };
+        let parts = name.as_str()?.split('.').filter(|part| !part.is_empty());
+        Some((
+            model.as_str()?.to_owned(),
+            parts.map(str::to_owned).collect(),
+        ))
+    };
+    let all: Option<Vec<(String, Vec<String>)>> = modules.map(parts).collect();
+    all?.into_iter().reduce(|one, two| {
+        let same = one.1.iter().zip(&two.1).take_while(|(one, two)| one == two);
+        let model = if one.0 == two.0 {
+            one.0.clone()
+        } else {
+            String::new()
+        };
+        (model, same.map(|(part, _)| part.clone()).collect())
+    })
+}
+
+/// In which module the graph has saved a block, against PyTorch's own numbers of the nodes and hooks that note where modules begin and end. What
+/// is said is the module itself or what has it; where a module consists of one operation with a parameter, it is the module itself.
+#[test]
+fn activations_are_told_by_the_module_that_made_them() {
+    let daemon = Daemon::start();
+    let (program, told) = start(&daemon, "made_in.py");
+    let pid = program.pid_text();
+    let saved = told["saved"].as_object().unwrap();
+    let sizes = sizes(&told);
+    let addresses = saved.keys().map(|address| address.parse::<u64>().unwrap());
+    let asked: Vec<String> = addresses
+        .filter(|address| sizes.contains_key(address))
+        .map(|address| format!("--explain={address:#x}"))
+        .collect();
+    let mut question = vec!["owners", "--pid", &pid];
+    question.extend(asked.iter().map(String::as_str));
+    let answer = daemon.json(&question);
+    let exact = told["exact"].as_array().unwrap();
+    let (mut same, mut of_one) = (0, 0);
+    let explained = answer["explained"].as_array().unwrap();
+    assert_eq!(explained.len(), asked.len());
+    for one in explained {
+        let owner = &one["owner"];
+        if owner["category"] != "activations" {
+            // The graph has saved a buffer.
+            assert_eq!(owner["category"], "buffers", "{one}");
+            continue;
+        }
+        let model = text(owner, "model").replace("__main__.", "");
+        let module = text(owner, "module");
+        let said: Vec<&str> = module.split('.').filter(|part| !part.is_empty()).collect();
+        let address = one["address"].as_u64().unwrap();
+        let expected = in_common(&saved[&address.to_string()]);
+        let Some((of, parts)) = expected else {
+            // It is saved outside of all modules.
+            assert!(said.is_empty(), "{one}");
+            continue;
+        };
+        assert_eq!(model, of, "{one}");
+        assert!(parts.iter().take(said.len()).eq(&said), "{parts:?}: {one}");
+        same += usize::from(said.len() == parts.len());
+        if exact.contains(&Value::from(address)) {
+            of_one += 1;
+            assert!(said.iter().eq(&parts), "{parts:?}: {one}");
+        }
+    }
+    assert!(of_one > 50 && same > 150, "{of_one}, {same}");
+
+    // The rows, the part of a model, and the sums say the same.
+    let part = daemon.json(&["owners", "--pid", &pid, "--below", "layers.4.mlp"]);
+    let saved: Vec<&Value> = part["owners"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["category"] == "activations")
+        .collect();
+    assert!(saved.len() >= 2, "{part:#}");
+    let sum: u64 = saved
+        .iter()
+        .map(|row| row["blocks"]["bytes"].as_u64().unwrap())
+        .sum();
+    let mut of_part = explained
+        .iter()
+        .filter(|one| text(&one["owner"], "module").starts_with("layers.4.mlp"));
+    assert_eq!(
+        sum,
+        of_part
+            .by_ref()
+            .map(|one| one["size_bytes"].as_u64().unwrap())
+            .sum::<u64>()
+    );
+    let tree = daemon.ctl(&["owners", "--pid", &pid, "--tree"]);
+    assert!(tree.text().contains("ACTIVATIONS"), "{tree}");
+    let rows = daemon.ctl(&["owners", "--pid", &pid, "--below", "layers.4.mlp"]);
+    assert!(
+        rows.text().contains("__main__.model.layers.4.mlp.3"),
+        "{rows}"
+    );
+    let relu = explained
+        .iter()
+        .find(|one| one["owner"]["kind"] == "ReluBackward0");
+    let relu = relu.unwrap()["why"].to_string();
+    assert!(
+        relu.contains("the graph has saved it in __main__.model.layers."),
+        "{relu}"
+    );
+}
+
 /// What has been freed since a moment of a training step is known by the threads that allocated and freed it.
 #[test]
 fn of_an_earlier_moment_activations_and_gradients_are_what_pytorch_says() {

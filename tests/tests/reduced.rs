@@ -46,7 +46,7 @@ fn look(daemon: &Daemon, torch: &mut Torch, line: &Value, steps: u32) -> (Value,
 
 #[test]
 fn growth_goes_on() {
-    let daemon = Daemon::with(&["--stack-budget", "1", "--ring-mib", "64"]);
+    let daemon = Daemon::with(&["--stack-budget", "4", "--ring-mib", "64"]);
     let mut torch = Torch::start(&[]);
     torch.ask("train 5");
     torch.hammer("python", 2);

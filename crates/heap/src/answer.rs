@@ -113,6 +113,17 @@ pub struct Held {
     pub origin: Origin,
     /// Number of other references to its tensors.
     pub others: u32,
+    /// Number of the module in [`Reading::modules`] whose forward pass made it, if the autograd graph has saved it and that is known.
+    pub module: Option<u32>,
+}
+
+/// A module of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Module {
+    /// The outermost module: its number in [`Reading::holders`].
+    pub model: u32,
+    /// Its name below that one, as `named_modules()` has it; empty for that one itself, which then is all that is known.
+    pub name: String,
 }
 
 /// What was found.
@@ -130,6 +141,8 @@ pub struct Reading {
     pub holders: Vec<Holder>,
     /// The blocks that are held.
     pub held: Vec<Held>,
+    /// Modules that made what the autograd graph has saved.
+    pub modules: Vec<Module>,
     /// Number of held blocks that are not told, because there were too many holders.
     pub left_out: u64,
     /// What blocks are used for. A block may have several uses.

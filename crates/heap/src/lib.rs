@@ -16,6 +16,7 @@ mod cycles;
 mod error;
 mod graph;
 mod heap;
+mod modules;
 mod names;
 mod numbers;
 mod objects;
@@ -29,7 +30,7 @@ mod types;
 mod uses;
 
 pub use answer::{Held, Holder, Link, Origin, Reading, Wanted};
-pub use answer::{Use, Used};
+pub use answer::{Module, Use, Used};
 pub use error::HeapError;
 pub use graph::MOST_OBJECTS;
 pub use pages::MOST_READ;

@@ -8,10 +8,11 @@ use crate::answer::{Held, Origin, Reading, Wanted};
 use crate::error::HeapError;
 use crate::graph::{Graph, IMPL, NODE, NONE, Phase, Vertex};
 use crate::heap::Heap;
+use crate::modules;
 use crate::objects::{Found, Label, What};
 use crate::pages::ByAddress;
 use crate::telling::Telling;
-use crate::uses::{Made, Users};
+use crate::uses::{Made, Place, Users};
 
 /// Reads which objects of an interpreter keep the blocks alive.
 ///
@@ -43,7 +44,11 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     answer.find_objects(&wanted.objects);
     let users = Users::new(&mut heap, &graph);
     let uses = users.read(&mut heap, &blocks);
-    answer.owners = uses.iter().map(|made| made.owner).collect();
+    let modules = modules::of_saved(&mut heap, &graph, &uses);
+    answer.owners = uses.made.iter().map(|made| made.owner).collect();
+    answer
+        .owners
+        .extend(modules.values().map(|place| place.owner));
     answer.owners.sort_unstable();
     answer.owners.dedup();
     heap.forget();
@@ -52,8 +57,12 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
         .map_err(threads)?;
     let again = again.into_iter().map(|(seed, _)| (seed.label, seed.target));
     let sure = answer.look_again(&mut heap, &again.collect());
-    let same: HashSet<Made> = users.read(&mut heap, &blocks).into_iter().collect();
-    let mut reading = answer.tell(&mut heap, &sure, uses, &same);
+    let second = users.read(&mut heap, &blocks);
+    let mut same_modules = modules::of_saved(&mut heap, &graph, &second);
+    // The graph may have changed in between, as a backward pass does it.
+    same_modules.retain(|block, place| modules.get(block) == Some(place));
+    let same: HashSet<Made> = second.made.into_iter().collect();
+    let mut reading = answer.tell(&mut heap, &sure, uses.made, &same, &same_modules);
     reading.bytes = heap.pages.read;
     reading.knows_tensors = heap.knows_tensors();
     reading.knows_graphs = heap.knows_graphs();
@@ -233,6 +242,7 @@ impl<'g> Answer<'g> {
         sure: &HashSet<u32>,
         uses: Vec<Made>,
         same: &HashSet<Made>,
+        modules: &ByAddress<Place>,
     ) -> Reading {
         let mut telling = Telling::new(self.graph, sure);
         for owner in &self.owners {
@@ -249,11 +259,14 @@ impl<'g> Answer<'g> {
                 Phase::Garbage => Origin::Garbage,
                 Phase::Outside | Phase::Nowhere => Origin::Outside,
             };
+            let place = modules.get(&way.block);
+            let module = place.and_then(|place| telling.module(place));
             telling.reading.held.push(Held {
                 block: way.block,
                 holder,
                 origin,
                 others: way.others,
+                module,
             });
         }
         telling.reading

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use memscope_memory::Memory;
 
-use crate::answer::{Holder, Link, Reading, Used};
+use crate::answer::{Holder, Link, Module, Reading, Used};
 use crate::graph::{Graph, IMPL, NODE, NONE, Vertex};
 use crate::heap::Heap;
 use crate::objects::Label;
 use crate::shapes::Kind;
-use crate::uses::Made;
+use crate::uses::{Made, Place};
 
 /// Most holders in an answer. Blocks beyond have none, and [`Reading::left_out`] counts them.
 pub const MOST_HOLDERS: usize = 150_000;
@@ -25,6 +25,7 @@ pub(crate) struct Telling<'t> {
     /// The places of holders in the answer, by their vertices.
     told: HashMap<u32, u32>,
     kinds: HashMap<Box<str>, u32>,
+    modules: HashMap<Place, u32>,
     pub reading: Reading,
 }
 
@@ -37,6 +38,7 @@ impl<'t> Telling<'t> {
             sure,
             told: HashMap::new(),
             kinds: HashMap::new(),
+            modules: HashMap::new(),
             reading: Reading {
                 objects: graph.vertices.len() as u64,
                 tensors: tensors.count() as u64,
@@ -87,6 +89,21 @@ impl<'t> Telling<'t> {
             self.reading.kinds.push(name.into());
             next
         })
+    }
+
+    /// The number of a module in the answer; `None` if the way to its model is not told.
+    pub fn module(&mut self, place: &Place) -> Option<u32> {
+        if let Some(known) = self.modules.get(place) {
+            return Some(*known);
+        }
+        let model = self.told.get(&place.owner).copied()?;
+        let number = self.reading.modules.len() as u32;
+        self.reading.modules.push(Module {
+            model,
+            name: place.module.clone(),
+        });
+        self.modules.insert(place.clone(), number);
+        Some(number)
     }
 
     /// Tells what blocks are used for; `same` is what a second reading showed.

@@ -40,6 +40,49 @@ pub(crate) struct Made {
     pub direct: u32,
 }
 
+/// A module of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// The vertex of the outermost module.
+    pub owner: u32,
+    /// Its name below that one; empty for that one itself.
+    pub module: String,
+}
+
+impl Place {
+    /// The innermost module that has both; `None` if there is none.
+    pub fn and(&self, other: &Place) -> Option<Place> {
+        let parts = self.module.split('.').zip(other.module.split('.'));
+        let same: Vec<&str> = parts
+            .take_while(|(one, two)| one == two)
+            .map(|(part, _)| part)
+            .collect();
+        (self.owner == other.owner).then(|| Place {
+            owner: self.owner,
+            module: same.join("."),
+        })
+    }
+
+    /// The outermost module.
+    pub fn whole(&self) -> Place {
+        Place {
+            owner: self.owner,
+            module: String::new(),
+        }
+    }
+}
+
+/// What is used for what.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    pub made: Vec<Made>,
+    /// The modules that have parameters, by the addresses of these tensors in PyTorch's own memory. If several have one, what they have in
+    /// common; `None` if that is nothing.
+    pub of_tensors: ByAddress<Option<Place>>,
+    /// The same by the addresses of their blocks.
+    pub of_blocks: ByAddress<Option<Place>>,
+}
+
 /// The modules and optimizers of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
@@ -99,11 +142,11 @@ impl Users {
         &self,
         heap: &mut Heap<'_, M>,
         blocks: &ByAddress<u32>,
-    ) -> Vec<Made> {
+    ) -> Uses {
         let mut reading = Reading {
             heap,
             blocks,
-            made: Vec::new(),
+            uses: Uses::default(),
             names: ByAddress::default(),
         };
         let mut children: HashSet<u64> = HashSet::new();
@@ -144,8 +187,17 @@ impl Users {
         for (number, parts) in &self.optimizers {
             reading.optimizer(*number, parts);
         }
-        reading.made
+        reading.uses
     }
+}
+
+/// Notes one more place of what is at an address.
+fn add(places: &mut ByAddress<Option<Place>>, address: u64, place: &Place) {
+    let all = match places.get(&address) {
+        Some(known) => known.as_ref().and_then(|known| known.and(place)),
+        None => Some(place.clone()),
+    };
+    places.insert(address, all);
 }
 
 fn joined(name: &str, child: &str) -> String {
@@ -207,7 +259,7 @@ fn objects_of<M: Memory + ?Sized>(heap: &mut Heap<'_, M>, graph: &Graph) -> Hash
 struct Reading<'r, 'a, M: ?Sized> {
     heap: &'r mut Heap<'a, M>,
     blocks: &'r ByAddress<u32>,
-    made: Vec<Made>,
+    uses: Uses,
     /// The names of parameters by the addresses of their objects.
     names: ByAddress<String>,
 }
@@ -238,7 +290,11 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
 
     fn module(&mut self, owner: u32, direct: u32, parts: &Parts, name: &str) {
         for (child, tensor) in self.named(parts.parameters) {
-            if self.kind(tensor) != Some(Kind::Tensor) || self.names.contains_key(&tensor) {
+            if self.kind(tensor) != Some(Kind::Tensor) {
+                continue;
+            }
+            self.is_of(tensor, owner, name);
+            if self.names.contains_key(&tensor) {
                 continue;
             }
             let name = joined(name, &child);
@@ -249,6 +305,20 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
             for block in self.blocks_of(tensor) {
                 self.push(block, Use::Buffer, owner, direct, &name, "");
             }
+        }
+    }
+
+    /// Notes which module has a parameter.
+    fn is_of(&mut self, parameter: u64, owner: u32, name: &str) {
+        let place = Place {
+            owner,
+            module: name.to_owned(),
+        };
+        for block in self.blocks_of(parameter) {
+            add(&mut self.uses.of_blocks, block, &place);
+        }
+        if let Some(tensor) = self.heap.made(parameter) {
+            add(&mut self.uses.of_tensors, tensor, &place);
         }
     }
 
@@ -328,7 +398,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
     }
 
     fn push(&mut self, block: u64, what: Use, owner: u32, direct: u32, name: &str, key: &str) {
-        self.made.push(Made {
+        self.uses.made.push(Made {
             block,
             what,
             owner,

@@ -16,7 +16,7 @@ use crate::render::{coverage, name};
 use crate::session::Session;
 use crate::units::{bytes, grouped, moment, plain};
 use memscope_proto::v1;
-use words::{short, what, words};
+use words::{module, short, what, words};
 
 /// Largest file of rules that is read, in bytes.
 const LARGEST_RULES: u64 = 256 << 10;
@@ -77,7 +77,7 @@ pub(crate) struct Owners {
     /// With --tree: how deep modules are shown.
     #[arg(long, value_name = "N", default_value_t = 3, requires = "tree")]
     pub(crate) depth: usize,
-    /// Show only this module, parameter or buffer and what is below it, by its name: `layers.3`.
+    /// Show only this module, parameter or buffer and what is below it, by its name: `layers.3`. Activations of the module are shown as well.
     #[arg(
         long,
         value_name = "NAME",
@@ -293,33 +293,32 @@ fn labels(device: &v1::OwnedDevice, share: impl Fn(u64) -> String) -> String {
 
 /// The table of uses.
 fn rows(owners: &[v1::Owner]) -> String {
-    let head = [
-        Column::Left("FOR"),
-        Column::Left("WHAT"),
+    let has = |what: &dyn Fn(&v1::Owner) -> bool| owners.iter().any(what);
+    let has_modules = has(&|owner| !owner.module.is_empty());
+    let has_labels = has(&|owner| !owner.labels.is_empty());
+    let module_column = has_modules.then_some(Column::Left("MODULE"));
+    let head = [Column::Left("FOR"), Column::Left("WHAT")];
+    let head = head.into_iter().chain(module_column).chain([
         Column::Left("TYPE"),
         Column::Right("BLOCKS"),
         Column::Right("SIZE"),
         Column::Left("ALLOCATED AT"),
-        Column::Left("LABELS"),
-    ];
-    let are_labelled = owners.iter().any(|owner| !owner.labels.is_empty());
-    let columns = head.len() - usize::from(!are_labelled);
+    ]);
+    let head = head.chain(has_labels.then_some(Column::Left("LABELS")));
     let rows = owners.iter().map(|owner| {
         let blocks = owner.blocks.unwrap_or_default();
-        let mut row = vec![
-            words(&owner.category),
-            what(owner),
+        let mut row = vec![words(&owner.category), what(owner)];
+        row.extend(has_modules.then(|| module(owner)));
+        row.extend([
             plain(&owner.kind),
             grouped(blocks.count),
             bytes(blocks.bytes),
             plain(&short(&owner.place)),
-        ];
-        if are_labelled {
-            row.push(plain(&owner.labels.join(", ")));
-        }
+        ]);
+        row.extend(has_labels.then(|| plain(&owner.labels.join(", "))));
         row
     });
-    table(&head[..columns], rows.collect())
+    table(&head.collect::<Vec<_>>(), rows.collect())
 }
 
 fn explained(one: &v1::OwnerExplained) -> String {

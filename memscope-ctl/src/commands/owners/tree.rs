@@ -7,7 +7,15 @@ use crate::units::{bytes, plain};
 use memscope_proto::v1;
 
 /// The categories that have a column.
-const COLUMNS: [&str; 4] = ["weights", "gradients", "optimizer_state", "buffers"];
+const COLUMNS: [&str; 5] = [
+    "weights",
+    "gradients",
+    "optimizer_state",
+    "buffers",
+    ACTIVATIONS,
+];
+/// What modules have made, instead of what they have.
+const ACTIVATIONS: &str = "activations";
 
 /// The bytes of each column.
 type Sums = [u64; COLUMNS.len()];
@@ -16,7 +24,7 @@ type Sums = [u64; COLUMNS.len()];
 pub(super) fn text(owners: &[v1::Owner], depth: usize) -> String {
     let named: Vec<(&v1::Owner, usize)> = owners
         .iter()
-        .filter(|owner| !owner.name.is_empty())
+        .filter(|owner| !owner.name.is_empty() || !owner.model.is_empty())
         .filter_map(|owner| {
             let column = COLUMNS
                 .iter()
@@ -33,10 +41,16 @@ pub(super) fn text(owners: &[v1::Owner], depth: usize) -> String {
     for (owner, column) in named {
         let model = match models.get(owner.name.as_str()) {
             Some(model) if COLUMNS[column] == "optimizer_state" => model,
+            _ if COLUMNS[column] == ACTIVATIONS => owner.model.as_str(),
             _ => owner.owner.as_str(),
         };
-        let parts: Vec<Part<'_>> = owner.name.split('.').map(Part::new).collect();
-        for end in 0..parts.len().min(depth + 1) {
+        let module = match COLUMNS[column] {
+            ACTIVATIONS => owner.module.as_str(),
+            _ => owner.name.rsplit_once('.').map_or("", |(module, _)| module),
+        };
+        let parts = module.split('.').filter(|part| !part.is_empty());
+        let parts: Vec<Part<'_>> = parts.map(Part::new).collect();
+        for end in 0..=parts.len().min(depth) {
             let sums = sums.entry((model, parts[..end].to_vec())).or_default();
             sums[column] += owner.blocks.unwrap_or_default().bytes;
         }
@@ -60,6 +74,7 @@ pub(super) fn text(owners: &[v1::Owner], depth: usize) -> String {
         Column::Right("GRADIENTS"),
         Column::Right("OPTIMIZER"),
         Column::Right("BUFFERS"),
+        Column::Right("ACTIVATIONS"),
         Column::Right("SUM"),
     ];
     table(&head, rows.collect())
@@ -89,6 +104,14 @@ mod tests {
         }
     }
 
+    fn activation(module: &str, bytes: u64) -> v1::Owner {
+        v1::Owner {
+            model: "__main__.model".to_owned(),
+            module: module.to_owned(),
+            ..owner(ACTIVATIONS, "__main__.loss.grad_fn", "", bytes)
+        }
+    }
+
     #[test]
     fn sums_roll_up_to_the_model() {
         let owners = [
@@ -101,6 +124,8 @@ mod tests {
                 4 << 20,
             ),
             owner("buffers", "__main__.model", "running", 1 << 10),
+            activation("layers.10.mlp.up", 8 << 20),
+            activation("", 16 << 20),
             owner("native", "", "", 1 << 30),
         ];
         let lines: Vec<String> = text(&owners, 2)
@@ -110,11 +135,11 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "MODULE WEIGHTS GRADIENTS OPTIMIZER BUFFERS SUM",
-                "__main__.model 3.00 MiB 4.00 MiB 1.00 KiB 7.00 MiB",
-                "layers 3.00 MiB 4.00 MiB 7.00 MiB",
+                "MODULE WEIGHTS GRADIENTS OPTIMIZER BUFFERS ACTIVATIONS SUM",
+                "__main__.model 3.00 MiB 4.00 MiB 1.00 KiB 24.00 MiB 31.00 MiB",
+                "layers 3.00 MiB 4.00 MiB 8.00 MiB 15.00 MiB",
                 "2 1.00 MiB 1.00 MiB",
-                "10 2.00 MiB 4.00 MiB 6.00 MiB",
+                "10 2.00 MiB 4.00 MiB 8.00 MiB 14.00 MiB",
             ]
         );
     }

@@ -24,6 +24,14 @@ pub(super) fn what(owner: &v1::Owner) -> String {
     }
 }
 
+/// The module in whose forward pass the graph has saved something: `__main__.model.layers.0.mlp`; nothing where that is not known.
+pub(super) fn module(owner: &v1::Owner) -> String {
+    match owner.module.as_str() {
+        "" => String::new(),
+        module => plain(&format!("{}.{module}", owner.model)),
+    }
+}
+
 /// A place without the folder of its file.
 pub(super) fn short(place: &str) -> String {
     match place.split_once(" in ") {

@@ -127,6 +127,8 @@ class Owner(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MODULE_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     """Its category: `weights`, `gradients`, `optimizer_state`, `buffers`, `activations`, `kv_cache`, or another that a rule gives."""
     device: _builtins.int
@@ -147,6 +149,12 @@ class Owner(_message.Message):
     """The address of the largest of the blocks; 0 for what has none."""
     evidence: Global___OwnerEvidence.ValueType
     """From where it is known."""
+    model: _builtins.str
+    """Of what the autograd graph has saved: the way to the outermost module in whose forward pass that was. Empty if it is not known."""
+    module: _builtins.str
+    """The module below `model`, as `named_modules()` has it: the innermost one for which the graph shows it. Empty if it may be any part of
+    `model`, or outside of it.
+    """
     @_builtins.property
     def also(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of other parameters or buffers that are in the same memory."""
@@ -179,10 +187,12 @@ class Owner(_message.Message):
         address: _builtins.int = ...,
         evidence: Global___OwnerEvidence.ValueType = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
+        model: _builtins.str = ...,
+        module: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "blocks", b"blocks", "device", b"device", "unsure", b"unsure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "address", b"address", "also", b"also", "blocks", b"blocks", "category", b"category", "device", b"device", "evidence", b"evidence", "key", b"key", "kind", b"kind", "labels", b"labels", "name", b"name", "owner", b"owner", "place", b"place", "unsure", b"unsure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "address", b"address", "also", b"also", "blocks", b"blocks", "category", b"category", "device", b"device", "evidence", b"evidence", "key", b"key", "kind", b"kind", "labels", b"labels", "model", b"model", "module", b"module", "name", b"name", "owner", b"owner", "place", b"place", "unsure", b"unsure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015

@@ -192,7 +192,8 @@ fn places(nodes: &[Node], uses: &Uses) -> ByAddress<Place> {
     let before = nearest(&own, |node| &needed_by[node as usize], &mut places);
     let behind = nearest(&own, needs, &mut places);
     let mut made: ByAddress<u32> = ByAddress::default();
-    for (number, node) in nodes.iter().enumerate().filter(|(_, node)| !node.is_end) {
+    let save = |node: &Node| !node.is_end && !node.passes_on;
+    for (number, node) in nodes.iter().enumerate().filter(|(_, node)| save(node)) {
         let place = match (own[number], before[number], behind[number]) {
             // It may be outside of all modules: a loss, or what is done with the inputs.
             (UNKNOWN, model, UNKNOWN) | (UNKNOWN, UNKNOWN, model) => places.whole(model),

@@ -89,8 +89,8 @@ impl NotRead {
     }
 }
 
-/// Has the objects of a process read by a reader process.
-pub(crate) fn read(pid: u32, blocks: Vec<u64>) -> Result<Reading, NotRead> {
+/// Has the objects of a process read by a reader process. `modules`: also which modules made what the autograd graph has saved.
+pub(crate) fn read(pid: u32, blocks: Vec<u64>, modules: bool) -> Result<Reading, NotRead> {
     let unreadable = |source| {
         NotRead::Refused(Refusal::Unreadable {
             pid,
@@ -112,6 +112,7 @@ pub(crate) fn read(pid: u32, blocks: Vec<u64>) -> Result<Reading, NotRead> {
         runtime: interpreter.runtime,
         blocks,
         objects: Vec::new(),
+        modules,
     };
     works::heap(&memory, &wanted)
         .map_err(unreadable)?

@@ -240,9 +240,13 @@ fn no_such_block(pid: u32, addresses: &[u64]) -> Refusal {
     }
 }
 
-/// Has Python's objects read, as far as they keep these blocks.
-async fn read_objects(pid: u32, blocks: Vec<u64>) -> Result<memscope_heap::Reading, NotRead> {
-    let read = aside(move || holders::read(pid, blocks)).await;
+/// Has Python's objects read, as far as they keep these blocks. `modules`: also which modules made what the autograd graph has saved.
+async fn read_objects(
+    pid: u32,
+    blocks: Vec<u64>,
+    modules: bool,
+) -> Result<memscope_heap::Reading, NotRead> {
+    let read = aside(move || holders::read(pid, blocks, modules)).await;
     read.map_err(NotRead::Refused)?
 }
 
@@ -453,7 +457,7 @@ impl Daemon for Serving {
         }
         let addresses = held.iter().map(|block| block.address).collect();
         let began = Instant::now();
-        let reading = read_objects(pid, addresses)
+        let reading = read_objects(pid, addresses, false)
             .await
             .map_err(NotRead::refusal)?;
         let duration_ns = began.elapsed().as_nanos() as u64;
@@ -509,7 +513,7 @@ impl Daemon for Serving {
             let blocks = before.segments.iter().flat_map(|segment| &segment.blocks);
             let active = blocks.filter(|block| block.state == BlockState::Active);
             let read = match gone {
-                None => read_objects(pid, active.map(|block| block.addr).collect()).await,
+                None => read_objects(pid, active.map(|block| block.addr).collect(), true).await,
                 Some(why) => Err(NotRead::Refused(why)),
             };
             match read {

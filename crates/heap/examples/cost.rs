@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         runtime: interpreter.runtime,
         blocks: Vec::new(),
         objects: Vec::new(),
+        modules: false,
     };
     for _ in 0..times {
         let before = spent()?;

@@ -16,6 +16,8 @@ pub struct Wanted {
     pub blocks: Vec<u64>,
     /// Addresses of Python objects whose ways are told as those of blocks are; usually none.
     pub objects: Vec<u64>,
+    /// Whether [`Held::module`] is told. That takes two more looks at all nodes of the autograd graph.
+    pub modules: bool,
 }
 
 /// From where a block is kept alive.
@@ -113,7 +115,8 @@ pub struct Held {
     pub origin: Origin,
     /// Number of other references to its tensors.
     pub others: u32,
-    /// Number of the module in [`Reading::modules`] whose forward pass made it, if the autograd graph has saved it and that is known.
+    /// Number of the module in [`Reading::modules`] whose forward pass made it, if the autograd graph has saved it, and that is asked for
+    /// and known.
     pub module: Option<u32>,
 }
 

@@ -2,6 +2,8 @@
 //!
 //! An operation of the forward pass that uses a parameter belongs to the module that has the parameter. One that uses none lies between
 //! operations that do, before it and behind it: it belongs to what these have in common. So a name never says more than the graph shows.
+//!
+//! Owns: which operations belong to which module. Refuses: to know which parameter a module has, which `uses` reads.
 
 use std::collections::{HashMap, HashSet};
 

@@ -12,7 +12,7 @@ use crate::modules;
 use crate::objects::{Found, Label, What};
 use crate::pages::ByAddress;
 use crate::telling::Telling;
-use crate::uses::{Made, Place, Users};
+use crate::uses::{Made, Place, Users, Uses};
 
 /// Reads which objects of an interpreter keep the blocks alive.
 ///
@@ -44,7 +44,11 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     answer.find_objects(&wanted.objects);
     let users = Users::new(&mut heap, &graph);
     let uses = users.read(&mut heap, &blocks);
-    let modules = modules::of_saved(&mut heap, &graph, &uses);
+    let modules_of = |heap: &mut Heap<'_, M>, uses: &Uses| match wanted.modules {
+        true => modules::of_saved(heap, &graph, uses),
+        false => ByAddress::default(),
+    };
+    let modules = modules_of(&mut heap, &uses);
     answer.owners = uses.made.iter().map(|made| made.owner).collect();
     answer
         .owners
@@ -58,7 +62,7 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     let again = again.into_iter().map(|(seed, _)| (seed.label, seed.target));
     let sure = answer.look_again(&mut heap, &again.collect());
     let second = users.read(&mut heap, &blocks);
-    let mut same_modules = modules::of_saved(&mut heap, &graph, &second);
+    let mut same_modules = modules_of(&mut heap, &second);
     // The graph may have changed in between, as a backward pass does it.
     same_modules.retain(|block, place| modules.get(block) == Some(place));
     let same: HashSet<Made> = second.made.into_iter().collect();

@@ -23,6 +23,7 @@ fn wanted(pid: u32, blocks: Vec<u64>) -> Wanted {
         runtime: interpreter.runtime,
         blocks,
         objects: Vec::new(),
+        modules: true,
     }
 }
 

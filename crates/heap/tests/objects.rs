@@ -76,6 +76,7 @@ fn read_of(pid: u32, objects: Vec<u64>) -> Reading {
         runtime: interpreter.runtime,
         blocks: Vec::new(),
         objects,
+        modules: true,
     };
     let reading = read(&ProcessMemory::open(pid).unwrap(), &wanted).unwrap();
     assert!(!reading.is_cut);

@@ -338,6 +338,44 @@ record! {
     }
 }
 
+/// Most bytes of a kernel's name in a [`KernelRecord`].
+pub const KERNEL_NAME: usize = 2048;
+
+record! {
+    /// A kernel that the process launches has this name. It is sent before the first [`LaunchRecord`] with its handle, and
+    /// perhaps again.
+    #[kind(KIND_KERNEL = 17)]
+    #[first_len(2112)]
+    pub struct KernelRecord {
+        /// Header that all records have.
+        pub header: RecordHeader,
+        /// The driver's handle: the address of its object, whose second word is the address of the name.
+        pub handle: u64,
+        /// Length of the name in bytes, at most [`KERNEL_NAME`]; a longer name is cut off there.
+        pub name_len: u32,
+        /// Always zero.
+        pub reserved: u32,
+        /// First bytes of the name; what is behind `name_len` has no meaning.
+        pub name: [u8; KERNEL_NAME],
+    }
+}
+
+record! {
+    /// A kernel or a graph is launched.
+    #[kind(KIND_LAUNCH = 18)]
+    #[first_len(64)]
+    pub struct LaunchRecord {
+        /// Header that all records have.
+        pub header: RecordHeader,
+        /// The driver's handle of the kernel; 0 where the function launches none by name.
+        pub handle: u64,
+        /// Number of the function that launches.
+        pub site: u32,
+        /// Always zero.
+        pub reserved: u32,
+    }
+}
+
 const _: () = {
     assert!(size_of::<RecordHeader>() == 48);
     assert!(offset_of!(RecordHeader, process) == 8);

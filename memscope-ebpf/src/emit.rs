@@ -110,6 +110,17 @@ pub fn emit<T: 'static>(
     send(process, tid, kind, flags, stack, false, fill);
 }
 
+/// The same as [`emit`]. Returns whether the ring had room.
+#[inline(always)]
+pub fn emit_sent<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    fill: impl FnOnce(*mut T),
+) -> bool {
+    send(process, tid, kind, 0, STACK_NONE, false, fill)
+}
+
 /// The same as [`emit`], but wakes the daemon at once. For records to which the daemon must react. Returns whether the
 /// ring had room.
 #[inline(always)]

@@ -17,7 +17,8 @@ use crate::attr::Attr;
 use crate::events::SYSTEM_MARK;
 use crate::row::{Device, Row};
 use memscope_ledger::event::{
-    Body, Call, CallOp, Event, HalSpace, HeldPart, Mark, MarkKind, PoolTrace, TraceAction, Vendor,
+    Body, Call, CallOp, Event, HalSpace, HeldPart, Launch, Mark, MarkKind, PoolTrace, TraceAction,
+    Vendor,
 };
 use scene::{Block, Half, Scene, SceneProcess, Sums, attr_of, begun, device};
 
@@ -111,6 +112,7 @@ impl Scene<'_> {
             }
             Body::Mark(mark) => self.mark(process, mark),
             Body::Launches { count } => self.launches(process, *count),
+            Body::Launch(launch) => self.launch(process, launch),
             Body::Operator(operator) => self.operator(process, operator),
             Body::Call(call) => self.call(process, call),
             Body::Report(report) => {
@@ -382,6 +384,16 @@ impl Scene<'_> {
             row.device = device(process.sums.keys().flatten().next().copied());
             (self.tell)(row);
         }
+    }
+
+    /// A launch that is told. Those that were lost are counted all the same, and get their rows with the next count.
+    fn launch(&mut self, process: &mut SceneProcess, launch: &Launch) {
+        process.launches += 1;
+        let mut row = self.row(process, "KERNEL_LAUNCH", "KERNEL_LAUNCH");
+        let name = launch.kernel.as_ref().unwrap_or(&launch.function);
+        row.name = Some(name.to_string());
+        row.device = device(process.sums.keys().flatten().next().copied());
+        (self.tell)(row);
     }
 
     fn oom(&mut self, process: &SceneProcess, ordinal: Option<i32>, size: u64) {

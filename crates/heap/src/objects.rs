@@ -9,6 +9,11 @@ use crate::shapes::{Attributes, Keys, Kind};
 const MOST_ENTRIES: u64 = 1 << 25;
 /// Most words of an object of an unknown kind that are looked at.
 const MOST_WORDS: u32 = 256;
+/// From so many elements on it is made sure that the table of a container was not moved while it was read, as it is when the container
+/// grows. The table of a smaller one is read at once.
+const MOVES_FROM: u64 = 64;
+/// How often the table of a container is read that is moved each time.
+const TRIES: u32 = 4;
 /// Words of PyTorch's object for a tensor that was saved for later.
 const WORDS_OF_SAVED: usize = 16;
 /// What the step from an object to its class counts: nearly all classes have a shorter way, from a module.
@@ -120,13 +125,13 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         object(found, Label::Class, made.class);
         match kind {
             Kind::Leaf | Kind::Weak => return,
-            Kind::List => self.list(address, found),
+            Kind::List => self.settled(address, 24, found, Self::list),
             Kind::Tuple => {
                 let count = self.count(address + 16);
                 self.items(self.items_of_tuple(address), count, found);
             }
-            Kind::Dict => self.dict(address, found),
-            Kind::Set => self.set(address, found),
+            Kind::Dict => self.settled(address, 32, found, Self::dict),
+            Kind::Set => self.settled(address, 40, found, Self::set),
             Kind::Deque => self.deque(address, found),
             Kind::Cell => {
                 let content = self.pages.word(address + 16).unwrap_or(0);
@@ -190,11 +195,41 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    fn list(&mut self, address: u64, found: &mut Found) {
+    /// Reads the elements of a container by `elements`, once more if the table at `table_at` was moved meanwhile. The container may be in a
+    /// page that was read long ago, and where its table was then may be anything now.
+    fn settled(
+        &mut self,
+        address: u64,
+        table_at: u64,
+        found: &mut Found,
+        elements: fn(&mut Self, u64, &mut Found) -> u64,
+    ) {
+        let before = found.len();
+        for _ in 0..TRIES {
+            let bytes = elements(self, address, found);
+            if bytes < MOVES_FROM * 8 || self.pages.is_spent() {
+                return;
+            }
+            let table = self.pages.word(address + table_at);
+            let now = self.pages.word_now(address + table_at);
+            if now == table || now.is_none() {
+                return;
+            }
+            found.truncate(before);
+            self.recent_keys.fill((0, None));
+            self.pages.renew(address, 48);
+            self.pages.renew(now.unwrap_or(0), bytes);
+        }
+        elements(self, address, found);
+    }
+
+    /// The elements of a list. Like the others that [`Heap::settled`] reads by, it returns the bytes of the table.
+    fn list(&mut self, address: u64, found: &mut Found) -> u64 {
         let count = self.count(address + 16);
         if let Some(items) = self.pages.word(address + 24) {
             self.items(items, count, found);
         }
+        count * 8
     }
 
     fn items(&mut self, items: u64, count: u64, found: &mut Found) {
@@ -206,17 +241,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    fn set(&mut self, address: u64, found: &mut Found) {
+    fn set(&mut self, address: u64, found: &mut Found) -> u64 {
         let mask = self.count(address + 32);
-        let Some(table) = self.pages.word(address + 40) else {
-            return;
-        };
-        for entry in 0..=mask {
-            let Some(element) = self.pages.word(table.wrapping_add(entry * 16)) else {
-                return;
-            };
-            object(found, Label::Element, element);
+        if let Some(table) = self.pages.word(address + 40) {
+            for entry in 0..=mask {
+                let Some(element) = self.pages.word(table.wrapping_add(entry * 16)) else {
+                    break;
+                };
+                object(found, Label::Element, element);
+            }
         }
+        (mask + 1) * 16
     }
 
     fn deque(&mut self, address: u64, found: &mut Found) {
@@ -298,15 +333,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    fn dict(&mut self, address: u64, found: &mut Found) {
+    fn dict(&mut self, address: u64, found: &mut Found) -> u64 {
         let [keys, values] = [32, 40].map(|at| self.pages.word(address + at));
+        let bytes = self.count(address + 16) * 16;
         let (Some(keys), Some(values)) = (keys, values) else {
-            return;
+            return bytes;
         };
         let values = (values != 0).then(|| self.values(values));
         if let Some(keys) = self.keys(keys) {
             self.entries(&keys, values, found, Label::Key);
         }
+        bytes
     }
 
     fn entries(

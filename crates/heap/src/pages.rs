@@ -60,6 +60,35 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
         self.recent.fill((u64::MAX, 0));
     }
 
+    /// Reads what lies in this range anew, if it was read before.
+    pub fn renew(&mut self, address: u64, bytes: u64) {
+        let last = address.saturating_add(bytes.saturating_sub(1)) / PAGE;
+        for number in address / PAGE..=last {
+            let Some(place) = self.places.get(&number).copied() else {
+                continue;
+            };
+            self.recent[number as usize % RECENT] = (u64::MAX, 0);
+            if place == NOWHERE {
+                self.places.remove(&number);
+                continue;
+            }
+            self.read += PAGE;
+            let readable = self.read_page(number, place);
+            if let (Some(known), Some(readable)) = (self.readable.get_mut(place as usize), readable)
+            {
+                *known = readable;
+            }
+        }
+    }
+
+    /// The word at this address as it is in the process now, whatever was read there before.
+    pub fn word_now(&mut self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read += 8;
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
     /// Whether so much was read that the reading must end.
     pub fn is_spent(&self) -> bool {
         self.read > MOST_READ
@@ -98,15 +127,32 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
         if self.readable.len() >= MOST_PAGES || self.places.len() >= MOST_PLACES {
             self.forget();
         }
-        let address = number.checked_mul(PAGE)?;
         let place = self.readable.len();
         let slab = place / PAGES_OF_SLAB;
         if self.slabs.len() <= slab {
             self.slabs
                 .push(vec![0; PAGES_OF_SLAB * PAGE as usize].into());
         }
+        let place = u32::try_from(place).ok()?;
+        let readable = self.read_page(number, place)?;
+        self.read += PAGE;
+        let place = match readable {
+            0 => NOWHERE,
+            _ => {
+                self.readable.push(readable);
+                place
+            }
+        };
+        self.places.insert(number, place);
+        Some(place)
+    }
+
+    /// Reads a page into its place. Returns which of its pieces could be read.
+    fn read_page(&mut self, number: u64, place: u32) -> Option<u8> {
+        let address = number.checked_mul(PAGE)?;
+        let place = place as usize;
         let begins = place % PAGES_OF_SLAB * PAGE as usize;
-        let bytes = self.slabs.get_mut(slab)?;
+        let bytes = self.slabs.get_mut(place / PAGES_OF_SLAB)?;
         let bytes = bytes.get_mut(begins..begins + PAGE as usize)?;
         let mut readable = u8::MAX;
         if self.memory.read(address, bytes).is_err() {
@@ -118,16 +164,7 @@ impl<'a, M: Memory + ?Sized> Pages<'a, M> {
                 }
             }
         }
-        self.read += PAGE;
-        let place = match readable {
-            0 => NOWHERE,
-            _ => {
-                self.readable.push(readable);
-                u32::try_from(place).ok()?
-            }
-        };
-        self.places.insert(number, place);
-        Some(place)
+        Some(readable)
     }
 
     /// Fills the buffer; `false` where not all of it can be read.
@@ -215,6 +252,39 @@ mod tests {
             }
             Ok(())
         }
+    }
+
+    /// Memory whose words are the number of readings so far.
+    struct Changing(std::cell::Cell<u8>);
+
+    impl Memory for Changing {
+        fn read(&self, _: u64, buffer: &mut [u8]) -> io::Result<()> {
+            self.0.set(self.0.get() + 1);
+            buffer.fill(self.0.get());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_renewed_is_read_again() {
+        let changing = Changing(std::cell::Cell::new(0));
+        let mut pages = Pages::new(&changing);
+        assert_eq!(pages.word(PAGE), Some(0x0101_0101_0101_0101));
+        assert_eq!(pages.word(PAGE), Some(0x0101_0101_0101_0101));
+        assert_eq!(pages.word_now(PAGE), Some(0x0202_0202_0202_0202));
+        // What was not read yet needs no renewal.
+        pages.renew(2 * PAGE, 2 * PAGE);
+        assert_eq!(pages.word(PAGE), Some(0x0101_0101_0101_0101));
+        pages.renew(2 * PAGE - 8, 16);
+        assert_eq!(pages.word(PAGE), Some(0x0303_0303_0303_0303));
+        assert_eq!(pages.word(2 * PAGE), Some(0x0404_0404_0404_0404));
+        // What could not be read may be there now.
+        let holes = Holes(vec![2]);
+        let mut pages = Pages::new(&holes);
+        assert_eq!(pages.word(8 * PAGE), None);
+        pages.renew(0, 9 * PAGE);
+        assert_eq!(pages.word(8 * PAGE), None);
+        assert_eq!(pages.word(2 * PIECE), Some(0x0202_0202_0202_0202));
     }
 
     #[test]

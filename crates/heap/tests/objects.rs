@@ -3,12 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_heap::{Held, Origin, Reading, Wanted, read};
-use memscope_memory::ProcessMemory;
+use memscope_memory::{Memory, ProcessMemory};
 use memscope_tests::Program;
 use serde_json::Value;
 
@@ -69,6 +71,11 @@ fn start(python: &Python) -> (Program, Value) {
 
 /// Reads who holds these objects.
 fn read_of(pid: u32, objects: Vec<u64>) -> Reading {
+    read_by(&ProcessMemory::open(pid).unwrap(), pid, objects)
+}
+
+/// Reads who holds these objects from such memory of the process.
+fn read_by(memory: &dyn Memory, pid: u32, objects: Vec<u64>) -> Reading {
     let interpreter = memscope_python::find(pid).unwrap();
     let wanted = Wanted {
         layout: interpreter.layout,
@@ -78,7 +85,7 @@ fn read_of(pid: u32, objects: Vec<u64>) -> Reading {
         objects,
         modules: true,
     };
-    let reading = read(&ProcessMemory::open(pid).unwrap(), &wanted).unwrap();
+    let reading = read(memory, &wanted).unwrap();
     assert!(!reading.is_cut);
     reading
 }
@@ -149,4 +156,61 @@ fn objects_in_a_web_are_held_as_the_collector_says() {
         }
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+/// The memory of a process that has some containers. Each grows, and its table moves, as soon as its first word was read.
+struct Growing {
+    process: ProcessMemory,
+    program: RefCell<Program>,
+    /// The containers that have not grown yet: their names and addresses.
+    waiting: RefCell<Vec<(String, u64)>>,
+}
+
+impl Memory for Growing {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.process.read(address, buffer)?;
+        let read = address..address + buffer.len() as u64;
+        let mut waiting = self.waiting.borrow_mut();
+        for (name, _) in waiting.extract_if(.., |(_, head)| read.contains(head)) {
+            let mut program = self.program.borrow_mut();
+            assert_eq!(program.ask(&name)["grown"], *name);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_container_that_moves_while_it_is_read_is_read_where_it_is() {
+    for python in pythons() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/moving.py");
+        let mut command = command(&python, &script);
+        command.env("MALLOC_MMAP_THRESHOLD_", "131072");
+        let mut program = Program::start("moving", command);
+        let told = program.hear();
+        let pid = program.pid();
+        let things = told["things"].as_array().unwrap();
+        let things: Vec<u64> = things.iter().map(|thing| thing.as_u64().unwrap()).collect();
+        let heads = told["heads"].as_object().unwrap();
+        let waiting = heads
+            .iter()
+            .map(|(name, head)| (name.clone(), head.as_u64().unwrap()))
+            .collect();
+        let memory = Growing {
+            process: ProcessMemory::open(pid).unwrap(),
+            program: RefCell::new(program),
+            waiting: RefCell::new(waiting),
+        };
+        let reading = read_by(&memory, pid, things.clone());
+        let mut held: HashMap<String, usize> = HashMap::new();
+        for one in &reading.held {
+            let path = reading.path(one.holder);
+            let path = path.split('[').next().unwrap();
+            let path = path.split(".<element>").next().unwrap();
+            *held.entry(format!("{path} {:?}", one.origin)).or_default() += 1;
+        }
+        let each = things.len() / 3;
+        let expected =
+            ["kept", "named", "some"].map(|name| (format!("__main__.{name} Named"), each));
+        assert_eq!(held, HashMap::from(expected), "{python:?}");
+    }
 }

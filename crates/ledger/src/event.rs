@@ -11,7 +11,7 @@ pub use call::{Call, CallOp, Layer};
 pub use hal::{HalFacts, HalModule, HalPage, HalSpace};
 pub use marks::{Finding, Mark, MarkKind, MarkSource};
 pub use memscope_vendors::Vendor;
-pub use operator::{Operator, OperatorPart, Touched};
+pub use operator::{Launch, Operator, OperatorPart, Touched};
 pub use region::{Domain, Region, RegionChange, Workspace};
 pub use shed::{Shed, ShedPart};
 
@@ -154,6 +154,8 @@ pub enum Body {
         /// Kernels launched since the counting began.
         count: u64,
     },
+    /// A kernel or a graph is launched, where launches are told.
+    Launch(Box<Launch>),
     /// An operator of the framework begins, ends, or uses memory, where operators are followed.
     Operator(Box<Operator>),
     /// A runtime or driver call returned.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 
 use memscope_memory::Owner;
 use memscope_memory::file::OpenFile;
-use memscope_site::demangle;
 use memscope_site::elf::{Elf, FileBytes};
+use memscope_units::demangle;
 
 use blazesym::symbolize::source::{self, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};

@@ -48,7 +48,8 @@ pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOption
             ..stacks(request.stacks)?
         },
         step_name: step_name.filter(|name| !name.is_empty()),
-        launches: request.launches,
+        launches: request.launches || request.kernels,
+        kernels: request.kernels,
         accesses: request.accesses,
     })
 }

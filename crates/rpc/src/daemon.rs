@@ -139,6 +139,9 @@ pub struct AttachOptions {
     pub step_name: Option<String>,
     /// Whether kernel launches are counted.
     pub launches: bool,
+    /// Whether each launch is told, with the kernel's name.
+    #[serde(default)]
+    pub kernels: bool,
     /// Whether it is followed which operators use which memory.
     #[serde(default)]
     pub accesses: bool,

@@ -115,6 +115,10 @@ fn body(body: &Body) -> Wire {
             limit_bytes: shed.limit_bytes,
         }),
         Body::Launches { count } => Wire::Launches(v1::Launches { count: *count }),
+        Body::Launch(launch) => Wire::Launch(v1::Launch {
+            function: launch.function.to_string(),
+            kernel: launch.kernel.as_deref().map(str::to_owned),
+        }),
         Body::Operator(one) => Wire::Operator(v1::Operator {
             name: one.name.to_string(),
             part: v1::OperatorPart::from(one.part).into(),

@@ -34,6 +34,7 @@ kinds! {
     "finding": Body::Finding(_),
     "forked": Body::Forked { .. },
     "held": Body::Held(_),
+    "launch": Body::Launch(_),
     "launches": Body::Launches { .. },
     "lost": Body::Lost,
     "mark": Body::Mark(_),

@@ -179,7 +179,23 @@ impl Service {
             return;
         }
         match self.take_holders(caller, question, under_way).await {
-            Ok(holders) => answer.holders = holders.holders,
+            Ok(told) => {
+                answer.holders = told.holders;
+                answer.looked_at = told.blocks;
+                answer.unheld = told.unheld;
+                // What limited the reading matters where it left something open.
+                if told.unheld.is_some_and(|unheld| unheld.count > 0) {
+                    let known = answer.coverage.len();
+                    for note in told.coverage {
+                        if !answer.coverage[..known]
+                            .iter()
+                            .any(|one| one.code == note.code)
+                        {
+                            answer.coverage.push(note);
+                        }
+                    }
+                }
+            }
             // A recording and an ended process have no objects; nobody expects them.
             Err(Refusal::Replaying | Refusal::Ended { .. } | Refusal::NotWanted) => {}
             Err(refusal) => answer.coverage.push(v1::CoverageNote {

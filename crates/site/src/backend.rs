@@ -2,7 +2,7 @@
 //! `c10::cuda::CUDACachingAllocator::allocator` (torch_npu: `c10_npu::NPUCachingAllocator::allocator`), the object that
 //! it points to, and the name of the object's class.
 
-use crate::demangle::demangle;
+use memscope_units::demangle;
 use std::io;
 
 use memscope_ledger::event::Backend;

@@ -12,7 +12,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod backend;
-mod demangle;
 pub mod elf;
 mod error;
 mod file_sites;
@@ -27,7 +26,6 @@ pub mod resolve;
 pub mod settings;
 pub mod stripped;
 
-pub use demangle::demangle;
 pub use error::SiteError;
 pub use file_sites::Why;
 pub use identity::FileIdentity;

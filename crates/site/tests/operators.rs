@@ -8,12 +8,12 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use memscope_site::demangle;
 use memscope_site::elf::{Elf, FileBytes};
 use memscope_site::operators::schema::{Holds, Returns, Term};
 use memscope_site::operators::signature::{self, Place};
 use memscope_site::operators::{self, Access, Operator, Unusable};
 use memscope_site::place::Emulation;
+use memscope_units::demangle;
 
 /// The folder of the PyTorch that `cargo xtask setup` has installed.
 fn torch() -> PathBuf {

@@ -50,7 +50,8 @@ const fn driver(name: &'static str, op: Op, since: u32) -> Row {
 }
 
 /// A launch of a kernel. The runtime's launches (`cudaLaunchKernel` and similar functions) each make one of these calls
-/// of the driver, so only the driver's functions are probed. A graph is one launch.
+/// of the driver, so only the driver's functions are probed. A graph is one launch. The handle is the address of the driver's object
+/// for the kernel.
 const fn launch(name: &'static str) -> Row {
     Row::new(
         name,
@@ -284,12 +285,12 @@ const DRIVER: &[Row] = &[
 ];
 
 const LAUNCHES: &[Row] = &[
-    launch("cuLaunchKernel"),
-    launch("cuLaunchKernel_ptsz"),
-    launch("cuLaunchKernelEx"),
-    launch("cuLaunchKernelEx_ptsz"),
-    launch("cuLaunchCooperativeKernel"),
-    launch("cuLaunchCooperativeKernel_ptsz"),
+    launch("cuLaunchKernel").handle(0),
+    launch("cuLaunchKernel_ptsz").handle(0),
+    launch("cuLaunchKernelEx").handle(1),
+    launch("cuLaunchKernelEx_ptsz").handle(1),
+    launch("cuLaunchCooperativeKernel").handle(0),
+    launch("cuLaunchCooperativeKernel_ptsz").handle(0),
     launch("cuGraphLaunch"),
     launch("cuGraphLaunch_ptsz"),
 ];

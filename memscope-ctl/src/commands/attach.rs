@@ -77,6 +77,12 @@ pub(crate) struct Attach {
     /// counts once.
     #[arg(long)]
     pub(crate) launches: bool,
+    /// Follow each launch of a kernel with the kernel's name, too: a trap and a record for each. On CUDA only.
+    ///
+    /// events --kind launch shows them, export's dumps name them, and compare --level kernel sets two of these side by side. On other
+    /// devices launches have no names, and are told by the function that launches.
+    #[arg(long)]
+    pub(crate) kernels: bool,
     /// Follow which of PyTorch's operators use which blocks, too: two traps for each operator.
     ///
     /// inefficient --pid then says which blocks are allocated early, freed late or idle, and export's dumps have rows of
@@ -187,6 +193,7 @@ impl Run for Attach {
             stack_depth: self.stack_depth.unwrap_or_default(),
             stack_sample_bytes: self.stack_sample.unwrap_or_default(),
             launches: self.launches,
+            kernels: self.kernels,
             accesses: self.accesses,
             step_name: self.steps.clone().unwrap_or_default(),
         };

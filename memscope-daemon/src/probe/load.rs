@@ -49,8 +49,10 @@ pub enum Program {
     CodeDealloc,
     /// Functions that name a moment, or whose call is itself a moment.
     Mark,
-    /// The driver's functions that launch kernels.
+    /// The driver's functions that launch kernels: each launch is counted.
     Launch,
+    /// The same functions: each launch is counted, and told with the kernel's name.
+    LaunchTold,
     /// torch_npu's `reportMemoryDataToNpuProfiler`.
     NpuReport,
     /// Calls of that function by torch_npu's workspace allocator.
@@ -66,7 +68,7 @@ pub enum Program {
 }
 
 impl Program {
-    const ALL: [Program; 15] = [
+    const ALL: [Program; 16] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
@@ -76,6 +78,7 @@ impl Program {
         Program::CodeDealloc,
         Program::Mark,
         Program::Launch,
+        Program::LaunchTold,
         Program::NpuReport,
         Program::NpuWorkspace,
         Program::RegionEntry,
@@ -112,6 +115,7 @@ impl Program {
             Program::CodeDealloc => "python_code_dealloc",
             Program::Mark => "mark",
             Program::Launch => "launch",
+            Program::LaunchTold => "launch_told",
             Program::NpuReport => "npu_report",
             Program::NpuWorkspace => "npu_workspace",
             Program::RegionEntry => "region_entry",

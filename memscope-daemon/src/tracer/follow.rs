@@ -25,7 +25,7 @@ impl Tracer {
                 What::Exec { tgid } => self.appeared(tgid),
                 What::ForkedElsewhere { child, .. } => self.appeared(child),
                 What::LeaderExited { .. } => self.notice_exits(),
-                What::SiteDefined(_) => {}
+                What::SiteDefined(_) | What::KernelNamed => {}
             },
             KeeperMessage::Forked { process, child } => self.forked(process, child),
             KeeperMessage::Lost { process } => {

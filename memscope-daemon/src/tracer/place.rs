@@ -200,10 +200,11 @@ impl Tracer {
                 Purpose::Trace => Program::Trace,
                 Purpose::Mark(_) => Program::Mark,
                 Purpose::Region(_) => Program::RegionEntry,
-                Purpose::Launch if !self.traced.get(&pid).is_some_and(|t| t.options.launches) => {
-                    continue;
-                }
-                Purpose::Launch => Program::Launch,
+                Purpose::Launch => match self.traced.get(&pid).map(|t| &t.options) {
+                    Some(options) if options.kernels => Program::LaunchTold,
+                    Some(options) if options.launches => Program::Launch,
+                    _ => continue,
+                },
                 Purpose::Loader => continue,
             };
             if program.is_report()
@@ -261,6 +262,7 @@ impl Tracer {
             Program::Trace,
             Program::Mark,
             Program::Launch,
+            Program::LaunchTold,
         ] {
             if let Some(points) = points.remove(&program) {
                 self.place_points(

@@ -98,6 +98,7 @@ mod tests {
                 stacks: StackKinds::PYTHON,
                 step_name: None,
                 launches: false,
+                kernels: false,
                 accesses: false,
             },
             caller: Caller {

@@ -1,5 +1,4 @@
-//! Probes on functions that make marks: moments with a name, ranges, steps, backward passes. And on launches of
-//! kernels.
+//! Probes on functions that make marks: moments with a name, ranges, steps, backward passes.
 
 use aya_ebpf::helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str};
 use aya_ebpf::macros::uprobe;
@@ -8,7 +7,7 @@ use core::ffi::c_void;
 use memscope_common::{KIND_MARK, MARK_NAME, MarkForm, MarkRecord, MarkSource, STACK_NONE};
 
 use super::ids;
-use crate::emit::{add, emit, live_process, tell_launches};
+use crate::emit::{emit, live_process, tell_launches};
 use crate::{native, read, stack};
 
 /// What is known of a mark, with the place of its name.
@@ -20,17 +19,6 @@ struct Said {
     /// Address of the name, and its length, if that is known.
     name: u64,
     len: u64,
-}
-
-/// Entry of a function that launches a kernel on a device.
-#[uprobe]
-pub fn launch(_ctx: ProbeContext) -> u32 {
-    let (tgid, _) = ids();
-    if let Some(process) = live_process(tgid) {
-        // SAFETY: this points into a map value, which stays valid while the program runs.
-        add(unsafe { &raw mut (*process).launches }, 1);
-    }
-    0
 }
 
 /// Entry of a function that makes a mark. The cookie holds its [`MarkForm`].

@@ -2,6 +2,7 @@
 
 mod call;
 mod device;
+mod launch;
 mod mark;
 mod npu;
 mod operator;

@@ -2,8 +2,10 @@
 #include "simcuda.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     int code;
@@ -116,7 +118,20 @@ EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     return CUDA_ERROR_NOT_FOUND;
 }
 
-static int module_token, function_token, link_token, library_token;
+static int module_token, link_token, library_token;
+
+/* A kernel. The second word of the real driver's object is the address of its name, too (seen with driver 580). */
+struct kernel {
+    struct kernel *self;
+    char *name;
+};
+
+static struct kernel *kernel_of(const char *name) {
+    struct kernel *kernel = malloc(sizeof *kernel);
+    kernel->self = kernel;
+    kernel->name = strdup(name ? name : "");
+    return kernel;
+}
 
 EXPORT CUresult cuModuleLoad(CUmodule *out, const char *name) { return (void)name, *out = (CUmodule)&module_token, CUDA_SUCCESS; }
 EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image) { return (void)image, *out = (CUmodule)&module_token, CUDA_SUCCESS; }
@@ -126,8 +141,8 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned co
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
-    (void)module, (void)name;
-    *out = (CUfunction)&function_token;
+    (void)module;
+    *out = (CUfunction)kernel_of(name);
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuLibraryLoadData(CUlibrary *out, const void *code, CUjit_option *options, void **values, unsigned count,
@@ -137,10 +152,19 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *out, const void *code, CUjit_option
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name) {
-    (void)library, (void)name;
-    *out = (CUkernel)&function_token;
+    (void)library;
+    *out = (CUkernel)kernel_of(name);
     return CUDA_SUCCESS;
 }
+EXPORT CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel) {
+    *out = (CUfunction)kernel;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuFuncGetName(const char **out, CUfunction function) {
+    *out = ((struct kernel *)function)->name;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuKernelGetName(const char **out, CUkernel kernel) { return cuFuncGetName(out, (CUfunction)kernel); }
 EXPORT CUresult cuLinkCreate_v2(unsigned count, CUjit_option *options, void **values, CUlinkState *out) {
     (void)count, (void)options, (void)values;
     *out = (CUlinkState)&link_token;
@@ -171,8 +195,32 @@ EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunct
     *blocks = size > 0 && size <= 1024 ? 2048 / size : 1;
     return CUDA_SUCCESS;
 }
+
+static FILE *launches;
+static void open_launches(void) {
+    const char *path = getenv("SIMCUDA_LAUNCHES");
+    if (path && *path && !(launches = fopen(path, "a"))) simcuda_refuse("SIMCUDA_LAUNCHES", path);
+}
+
+/* Appends the name of a launched kernel to the file that SIMCUDA_LAUNCHES names, with the thread that launched it. */
+static void log_launch(CUfunction function) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, open_launches);
+    if (!launches || !function) return;
+    simcuda_lock();
+    fprintf(launches, "%d %s\n", (int)gettid(), ((struct kernel *)function)->name);
+    fflush(launches);
+    simcuda_unlock();
+}
+
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *configuration, CUfunction function, void **arguments, void **extra) {
+    (void)configuration, (void)arguments, (void)extra;
+    log_launch(function);
+    return (CUresult)simcuda_fail("cuLaunchKernelEx");
+}
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                unsigned bz, unsigned shared, CUstream stream, void **arguments, void **extra) {
+    log_launch(function);
     (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
     (void)shared, (void)stream, (void)arguments, (void)extra;
     return (CUresult)simcuda_fail("cuLaunchKernel");

@@ -43,10 +43,51 @@ void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void **handle) { free(handle); }
 char __cudaInitModule(void **handle) { return (void)handle, 1; }
 
+/* Kernels by the host's function that stands for each: a table with open addresses, of which half is free. */
+struct registered {
+    const void *function;
+    const char *name;
+    CUfunction kernel;
+};
+static struct registered *table;
+static size_t slots, used;
+
+static struct registered *slot_of(struct registered *in, size_t count, const void *function) {
+    size_t at = ((uintptr_t)function >> 4) * 0x9e3779b97f4a7c15u % count;
+    while (in[at].function && in[at].function != function) at = (at + 1) % count;
+    return &in[at];
+}
+
 void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name, int limit,
                             void *tid, void *bid, void *block, void *grid, int *warp) {
-    (void)handle, (void)function, (void)device_function, (void)name, (void)limit;
-    (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
+    (void)handle, (void)name, (void)limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
+    simcuda_lock();
+    if (2 * used >= slots) {
+        size_t count = slots ? 2 * slots : 1024;
+        struct registered *larger = calloc(count, sizeof *larger);
+        for (size_t i = 0; i < slots; i++)
+            if (table[i].function) *slot_of(larger, count, table[i].function) = table[i];
+        free(table);
+        table = larger;
+        slots = count;
+    }
+    struct registered *slot = slot_of(table, slots, function);
+    if (!slot->function) used++;
+    *slot = (struct registered){.function = function, .name = device_function};
+    simcuda_unlock();
+}
+
+/* The driver's object for a kernel, which the runtime asks for when the kernel is launched first. */
+static CUfunction kernel_of(const void *function) {
+    CUfunction kernel = NULL;
+    simcuda_lock();
+    struct registered *slot = slots ? slot_of(table, slots, function) : NULL;
+    if (slot && slot->function) {
+        if (!slot->kernel) cuModuleGetFunction(&slot->kernel, NULL, slot->name);
+        kernel = slot->kernel;
+    }
+    simcuda_unlock();
+    return kernel;
 }
 
 /* Device variables: the host stands in for the device. */
@@ -111,39 +152,41 @@ cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, siz
 }
 
 /* As in the real runtime, each launch is one call of the driver. */
-static cudaError_t launch(const char *name) {
+static cudaError_t launch(const char *name, const void *function) {
     NEEDS_DEVICE(name);
-    CUresult result = cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    CUresult result = cuLaunchKernel(kernel_of(function), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     return result == CUDA_SUCCESS ? cudaSuccess : simcuda_result((cudaError_t)result);
 }
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream) {
-    (void)function, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-    return launch("cudaLaunchKernel");
+    (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchKernel", function);
 }
 
 cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                                   cudaStream_t stream) {
-    (void)function, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-    return launch("cudaLaunchKernel_ptsz");
+    (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchKernel_ptsz", function);
 }
 
 cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                                         cudaStream_t stream) {
-    (void)function, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-    return launch("cudaLaunchCooperativeKernel");
+    (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchCooperativeKernel", function);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *configuration, const void *function, void **arguments) {
-    (void)configuration, (void)function, (void)arguments;
-    return launch("cudaLaunchKernelExC");
+    (void)configuration, (void)arguments;
+    NEEDS_DEVICE("cudaLaunchKernelExC");
+    CUresult result = cuLaunchKernelEx(NULL, kernel_of(function), NULL, NULL);
+    return result == CUDA_SUCCESS ? cudaSuccess : simcuda_result((cudaError_t)result);
 }
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                cudaStream_t stream) {
-    (void)kernel, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-    return launch("cudaLaunchKernel");
+    (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchKernel", (const void *)kernel);
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *function) {

@@ -33,6 +33,7 @@ class Calls(Connection):
         step_name: str | None = None,
         launches: bool | None = None,
         accesses: bool | None = None,
+        kernels: bool | None = None,
         timeout: float | None = 30.0,
     ) -> v1.AttachResponse:
         """Starts to trace processes; returns once the probes of those that run already are live.
@@ -49,6 +50,7 @@ class Calls(Connection):
         * step_name: Marks with this name tell where a step ends; `*` stands for any text. Empty: what is found by itself.
         * launches: Kernel launches are counted: a trap for each.
         * accesses: It is followed which operators of PyTorch use which blocks: two traps for each operator.
+        * kernels: Each launch of a kernel is an event with the kernel's name: a trap and a record for each. On CUDA only; elsewhere launches have no names.
         """
         return self._ask(
             self._memscope.Attach,
@@ -66,6 +68,7 @@ class Calls(Connection):
                 "step_name": step_name,
                 "launches": launches,
                 "accesses": accesses,
+                "kernels": kernels,
             },
             timeout,
         )

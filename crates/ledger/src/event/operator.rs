@@ -1,4 +1,4 @@
-//! What an operator of the framework does.
+//! What an operator of the framework does, and the kernels that are launched.
 
 use std::sync::Arc;
 
@@ -35,4 +35,13 @@ pub struct Operator {
     pub memory: Vec<Touched>,
     /// Tensors of which the memory is not known.
     pub unknown: u32,
+}
+
+/// A kernel or a graph is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The driver's function that launches.
+    pub function: Arc<str>,
+    /// Name of the kernel, as it stands in its program. `None` for a graph, and where it is not known.
+    pub kernel: Option<Arc<str>>,
 }

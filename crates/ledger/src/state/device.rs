@@ -230,11 +230,15 @@ impl DriverDevice {
     }
 }
 
-/// When a peak was reached first.
+/// When a peak was reached last. A training step reaches the peak of the step before again, and the journal has the last
+/// time for longest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeakAt {
     /// The peak, in bytes.
     bytes: u64,
+    /// What was held after the event before, in bytes: only an event that raises it to the peak reaches the peak.
+    #[serde(default)]
+    before: u64,
     /// Number of the event that brought it, and the event's moment.
     pub(crate) event: u64,
     pub(crate) time_ns: u64,
@@ -243,13 +247,12 @@ pub(crate) struct PeakAt {
 impl PeakAt {
     /// Takes the peak as it is after an event, and what is held then. A peak that follows from a later total has no event.
     fn note(&mut self, peak: u64, held: u64, event: &Event) {
-        if peak > self.bytes && held == peak {
-            *self = PeakAt {
-                bytes: peak,
-                event: event.id.sequence,
-                time_ns: event.time_ns,
-            };
+        if held == peak && (peak > self.bytes || peak > self.before) {
+            self.bytes = peak;
+            self.event = event.id.sequence;
+            self.time_ns = event.time_ns;
         }
+        self.before = held;
     }
 
     /// The moment, if it is that of this peak.

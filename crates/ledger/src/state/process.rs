@@ -235,7 +235,7 @@ impl Process {
             Body::Shed(shed) => self.shed(shed, event.time_ns),
             Body::Launches { count } => scene.steps.launches = Some(*count),
             // Who uses which memory changes nothing of what is held.
-            Body::Operator(_) => {}
+            Body::Operator(_) | Body::Launch(_) => {}
             // The count of lost records is in the header and has been taken above.
             Body::Lost => {}
             // A pair of clock readings belongs to the machine, and the ledger has taken it.

@@ -1,13 +1,14 @@
 //! Decodes records one after the other, with the state that must be kept between them.
 
-use crate::records::bytes::{Header, check};
+use crate::records::bytes::{self, Header, check};
 use crate::records::daemon::DaemonRecord;
 use crate::records::hal::Visible;
-use crate::records::kernel::{self, Site};
+use crate::records::kernel::{self, Known, Site};
+use crate::records::launch::Kernels;
 use crate::records::outcome::{Malformed, Notice, Outcome, Skipped, What};
 use crate::records::said::Said;
 use crate::records::site::SiteDefined;
-use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION};
+use memscope_common::{KIND_DAEMON_FIRST, KIND_KERNEL, KernelRecord, RECORD_VERSION};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -39,6 +40,9 @@ pub struct Decoder {
     /// Number of records that came from the programs, by process. Checkpoints of earlier versions have none.
     #[serde(default)]
     came: HashMap<u32, u64>,
+    /// Names of kernels, by process. Checkpoints of earlier versions have none.
+    #[serde(default)]
+    kernels: HashMap<u32, Kernels>,
 }
 
 impl Decoder {
@@ -52,6 +56,7 @@ impl Decoder {
             visible: HashMap::new(),
             all_visible: Visible::default(),
             came: HashMap::new(),
+            kernels: HashMap::new(),
         }
     }
 
@@ -133,10 +138,21 @@ impl Decoder {
                 known: RECORD_VERSION,
             }));
         }
+        if header.kind == KIND_KERNEL && header.process != 0 {
+            let named = bytes::read::<KernelRecord>(header, record)?;
+            let kernels = self.kernels.entry(header.process).or_default();
+            kernels.named(&named);
+            return Ok(Said::Notice(What::KernelNamed));
+        }
         if header.kind < KIND_DAEMON_FIRST {
             let visible = self.visible.get(&header.process);
             let visible = visible.unwrap_or(&self.all_visible);
-            return kernel::decode(header, record, |site| self.sites.get(&site), visible);
+            let known = Known {
+                sites: &self.sites,
+                kernels: self.kernels.get(&header.process),
+                visible,
+            };
+            return kernel::decode(header, record, &known);
         }
         match DaemonRecord::decode_body(header, record)? {
             Some(said) => Ok(self.daemon(header, said)),
@@ -196,6 +212,7 @@ impl Decoder {
 
     fn ends(&mut self, header: &Header, body: Body) -> Body {
         self.came.remove(&header.process);
+        self.kernels.remove(&header.process);
         body
     }
 

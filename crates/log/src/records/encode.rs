@@ -54,6 +54,7 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         | Body::Held(_)
         | Body::CodeDied { .. }
         | Body::Trace(_)
+        | Body::Launch(_)
         | Body::Operator(_) => {
             return Ok(None);
         }

@@ -2,6 +2,7 @@
 
 use crate::records::bytes::{Bytes, Header, at_least, check, read};
 use crate::records::hal::{self, Visible};
+use crate::records::launch::Kernels;
 use crate::records::outcome::{Malformed, Skipped, What};
 use crate::records::region;
 use crate::records::said::{Said, ended_by_nul};
@@ -10,22 +11,23 @@ use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
     CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, FRAME_ENTRY,
-    KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS,
-    KIND_MARK, KIND_OOM, KIND_OPERATOR, KIND_PROCESS, KIND_REGION, KIND_REPORT, KIND_STACK,
-    KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END,
-    MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OPERATOR_BEGIN, OPERATOR_END,
-    OPERATOR_GIVEN, OPERATOR_RETURNED, OomRecord, Op, OperatorRecord, PROCESS_EXEC, PROCESS_EXIT,
-    PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS,
-    STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
-    STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord,
-    StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE,
-    TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
+    KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCH, KIND_LAUNCHES_SO_FAR,
+    KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_OPERATOR, KIND_PROCESS, KIND_REGION, KIND_REPORT,
+    KIND_STACK, KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE, LaunchRecord, LaunchesRecord,
+    MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord,
+    OPERATOR_BEGIN, OPERATOR_END, OPERATOR_GIVEN, OPERATOR_RETURNED, OomRecord, Op, OperatorRecord,
+    PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
+    STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES,
+    STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE,
+    StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
+    TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
-    Body, Call, CallOp, Mark, MarkKind, MarkSource, Operator, OperatorPart, PoolOom, PoolReport,
-    PoolTrace, ProcessHandle, StackRef, StackSeen, Touched, TraceAction, Workspace,
+    Body, Call, CallOp, Launch, Mark, MarkKind, MarkSource, Operator, OperatorPart, PoolOom,
+    PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen, Touched, TraceAction, Workspace,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// `c10::DeviceType` of CUDA. ROCm builds report it as well.
@@ -42,15 +44,19 @@ pub(crate) struct Site {
     pub(crate) function: Arc<str>,
 }
 
+/// What records refer to.
+pub(crate) struct Known<'s> {
+    pub(crate) sites: &'s HashMap<u32, Site>,
+    /// The kernels of the record's process that have names.
+    pub(crate) kernels: Option<&'s Kernels>,
+    pub(crate) visible: &'s Visible,
+}
+
 /// Decodes a kernel record whose header has been read and whose length has been checked.
-pub(crate) fn decode<'s>(
-    header: &Header,
-    record: &[u8],
-    site: impl FnOnce(u32) -> Option<&'s Site>,
-    visible: &Visible,
-) -> Result<Said, Malformed> {
+pub(crate) fn decode(header: &Header, record: &[u8], known: &Known<'_>) -> Result<Said, Malformed> {
+    let site = |site| known.sites.get(&site);
     Ok(match header.kind {
-        KIND_CALL => call(header, &read(header, record)?, site, visible),
+        KIND_CALL => call(header, &read(header, record)?, site, known.visible),
         KIND_REPORT => report(header, &read(header, record)?),
         KIND_WORKSPACE => workspace(header, &read(header, record)?),
         KIND_DOMAIN => region::domain(header, &read(header, record)?),
@@ -62,6 +68,7 @@ pub(crate) fn decode<'s>(
         KIND_STACK => stack(header, Bytes(record))?,
         KIND_CODE => code_died(header, Bytes(record))?,
         KIND_LAUNCHES_SO_FAR => launches(header, &read(header, record)?),
+        KIND_LAUNCH => launch(header, &read(header, record)?, known),
         KIND_MARK => mark(header, &read(header, record)?),
         KIND_OPERATOR => operator(header, &read(header, record)?, site),
         KIND_MAPPINGS => {
@@ -79,6 +86,19 @@ fn launches(header: &Header, record: &LaunchesRecord) -> Said {
     Said::Event(Body::Launches {
         count: record.count,
     })
+}
+
+fn launch(header: &Header, record: &LaunchRecord, known: &Known<'_>) -> Said {
+    if header.process == 0 {
+        return Said::Skip(Skipped::NoProcess);
+    }
+    let Some(site) = known.sites.get(&record.site) else {
+        return Said::Skip(Skipped::UnknownSite(record.site));
+    };
+    Said::Event(Body::Launch(Box::new(Launch {
+        function: Arc::clone(&site.function),
+        kernel: known.kernels.and_then(|all| all.name(record.handle)),
+    })))
 }
 
 fn operator<'s>(

@@ -28,6 +28,7 @@ mod encode;
 mod hal;
 mod held;
 mod kernel;
+mod launch;
 mod outcome;
 mod reader;
 mod region;

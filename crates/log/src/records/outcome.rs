@@ -56,6 +56,8 @@ pub enum What {
     },
     /// The dynamic linker may have mapped or unmapped files.
     MappingsChanged,
+    /// The name of a kernel. The decoder has already added it to its table.
+    KernelNamed,
     /// The definition of a site. The decoder has already added it to its table.
     SiteDefined(SiteDefined),
 }

@@ -40,7 +40,7 @@ fn call_record() -> CallRecord {
 }
 
 /// Number and first length of every kind of record from probes whose length is fixed.
-const OF_ONE_LENGTH: [(u16, usize); 13] = {
+const OF_ONE_LENGTH: [(u16, usize); 15] = {
     const fn of<R: Record>() -> (u16, usize) {
         (R::KIND, R::FIRST_LEN)
     }
@@ -55,6 +55,8 @@ const OF_ONE_LENGTH: [(u16, usize); 13] = {
         of::<MappingsRecord>(),
         of::<MarkRecord>(),
         of::<LaunchesRecord>(),
+        of::<LaunchRecord>(),
+        of::<KernelRecord>(),
         of::<DomainRecord>(),
         of::<RegionRecord>(),
         (KIND_CODE, size_of::<CodeRecord>()),

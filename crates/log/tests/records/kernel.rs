@@ -1,6 +1,6 @@
 //! Kernel records are decoded to the events that they stand for.
 
-use crate::common::{as_bytes, header, site};
+use crate::common::{as_bytes, header, site, stamp};
 use memscope_common::*;
 use memscope_ledger::event::*;
 use memscope_log::records::*;
@@ -264,4 +264,64 @@ fn every_whole_record_takes_a_number() {
         event(&mut decoder, as_bytes(&call_record())).id.sequence,
         100
     );
+}
+
+fn kernel_record(handle: u64, name: &str) -> KernelRecord {
+    let mut record = KernelRecord {
+        header: header::<KernelRecord>(KIND_KERNEL),
+        handle,
+        name_len: name.len() as u32,
+        reserved: 0,
+        name: [b'?'; KERNEL_NAME],
+    };
+    record.name[..name.len()].copy_from_slice(name.as_bytes());
+    record
+}
+
+/// The kernel of a launch with this handle.
+fn launched(decoder: &mut Decoder, handle: u64) -> Option<String> {
+    let record = LaunchRecord {
+        header: header::<LaunchRecord>(KIND_LAUNCH),
+        handle,
+        site: 4,
+        reserved: 0,
+    };
+    match event(decoder, as_bytes(&record)).body {
+        Body::Launch(launch) => {
+            assert_eq!(&*launch.function, "cuLaunchKernel");
+            launch.kernel.as_deref().map(str::to_owned)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_launch_has_the_name_that_its_kernel_had_last() {
+    let mut decoder = decoder();
+    decoder.decode(&site(4, "cuLaunchKernel", None));
+    assert_eq!(launched(&mut decoder, 0x10), None);
+    for (handle, name) in [(0x10, "_Z3addPfi"), (0x20, "triton_red_fused_0")] {
+        decoder.decode(as_bytes(&kernel_record(handle, name)));
+    }
+    assert_eq!(
+        launched(&mut decoder, 0x10).as_deref(),
+        Some("add(float*, int)")
+    );
+    assert_eq!(
+        launched(&mut decoder, 0x20).as_deref(),
+        Some("triton_red_fused_0")
+    );
+    assert_eq!(launched(&mut decoder, 0), None);
+    // The driver uses a handle again; and a text that is no name is not shown.
+    decoder.decode(as_bytes(&kernel_record(0x10, "_Z3subPfi")));
+    assert_eq!(
+        launched(&mut decoder, 0x10).as_deref(),
+        Some("sub(float*, int)")
+    );
+    decoder.decode(as_bytes(&kernel_record(0x10, "\u{1}\u{2}\u{3}")));
+    assert_eq!(launched(&mut decoder, 0x10), None);
+    // After a detach the names of the process are gone, and are sent again for the next attach.
+    let ended = DaemonRecord::Detached.encode(stamp(8)).unwrap();
+    decoder.decode(&ended);
+    assert_eq!(launched(&mut decoder, 0x20), None);
 }

@@ -165,6 +165,8 @@ fn leaks(asked: &v1::LeaksRequest, process: &FakeProcess) -> v1::LeaksResponse {
         groups,
         watched_ns: 60_000_000_000,
         holders: Vec::new(),
+        looked_at: None,
+        unheld: None,
         seconds_to_full: None,
     })
 }

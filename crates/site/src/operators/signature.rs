@@ -8,7 +8,7 @@
 
 use super::commas::parts;
 use super::schema::Holds;
-use crate::demangle::demangle;
+use memscope_units::demangle;
 
 /// What the names of all operators' functions begin with.
 pub(super) const PREFIX: &str = "_ZN2at4_ops";

@@ -70,10 +70,13 @@ const HOLDERS: usize = 3;
 
 /// What keeps the blocks that grow: `list __main__.history (201 elements), train.py`.
 fn held_by(answer: &v1::LeaksResponse) -> String {
-    if answer.holders.is_empty() {
+    let Some(looked_at) = answer.looked_at.filter(|all| all.count > 0) else {
         return String::new();
-    }
-    let mut text = "\nHeld by\n".to_owned();
+    };
+    let mut text = format!(
+        "\nHeld by ({} blocks that grow were looked at)\n",
+        grouped(looked_at.count)
+    );
     for holder in answer.holders.iter().take(HOLDERS) {
         let blocks = holder.blocks.unwrap_or_default();
         text.push_str(&format!(
@@ -88,6 +91,14 @@ fn held_by(answer: &v1::LeaksResponse) -> String {
         text.push_str(&format!(
             "  and {more} more: memscope-ctl holders --pid {}\n",
             answer.pid
+        ));
+    }
+    let unheld = answer.unheld.unwrap_or_default();
+    if unheld.count > 0 {
+        text.push_str(&format!(
+            "  nothing that was found (C++ code, or they were in use): {} in {} blocks\n",
+            bytes(unheld.bytes),
+            grouped(unheld.count)
         ));
     }
     text

@@ -100,6 +100,7 @@ class AttachRequest(_message.Message):
     STEP_NAME_FIELD_NUMBER: _builtins.int
     LAUNCHES_FIELD_NUMBER: _builtins.int
     ACCESSES_FIELD_NUMBER: _builtins.int
+    KERNELS_FIELD_NUMBER: _builtins.int
     comm: _builtins.str
     """Every process with this short name (at most 15 bytes, as in /proc/PID/comm)."""
     cgroup: _builtins.str
@@ -124,6 +125,8 @@ class AttachRequest(_message.Message):
     """Kernel launches are counted: a trap for each."""
     accesses: _builtins.bool
     """It is followed which operators of PyTorch use which blocks: two traps for each operator."""
+    kernels: _builtins.bool
+    """Each launch of a kernel is an event with the kernel's name: a trap and a record for each. On CUDA only; elsewhere launches have no names."""
     @_builtins.property
     def pid(self) -> Global___PidScope:
         """One process."""
@@ -143,10 +146,11 @@ class AttachRequest(_message.Message):
         step_name: _builtins.str = ...,
         launches: _builtins.bool = ...,
         accesses: _builtins.bool = ...,
+        kernels: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_read_every_ns", b"_read_every_ns", "all", b"all", "cgroup", b"cgroup", "comm", b"comm", "pid", b"pid", "read_every_ns", b"read_every_ns", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_read_every_ns", b"_read_every_ns", "accesses", b"accesses", "all", b"all", "cgroup", b"cgroup", "comm", b"comm", "launches", b"launches", "level", b"level", "pid", b"pid", "read_every_ns", b"read_every_ns", "scope", b"scope", "stack_depth", b"stack_depth", "stack_sample_bytes", b"stack_sample_bytes", "stacks", b"stacks", "step_name", b"step_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_read_every_ns", b"_read_every_ns", "accesses", b"accesses", "all", b"all", "cgroup", b"cgroup", "comm", b"comm", "kernels", b"kernels", "launches", b"launches", "level", b"level", "pid", b"pid", "read_every_ns", b"read_every_ns", "scope", b"scope", "stack_depth", b"stack_depth", "stack_sample_bytes", b"stack_sample_bytes", "stacks", b"stacks", "step_name", b"step_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__read_every_ns: _TypeAlias = _typing.Literal["read_every_ns"]  # noqa: Y015
     _WhichOneofArgType__read_every_ns: _TypeAlias = _typing.Literal["_read_every_ns", b"_read_every_ns"]  # noqa: Y015

@@ -1164,6 +1164,34 @@ class PoolTrace(_message.Message):
 Global___PoolTrace: _TypeAlias = PoolTrace  # noqa: Y015
 
 @_typing.final
+class Launch(_message.Message):
+    """A kernel or a graph is launched."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
+    function: _builtins.str
+    """The driver's function that launches: `cuLaunchKernel`, `cuGraphLaunch`."""
+    kernel: _builtins.str
+    """Name of the kernel, as it stands in its program. Unknown for graphs, and where the driver's object has no name."""
+    def __init__(
+        self,
+        *,
+        function: _builtins.str = ...,
+        kernel: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kernel", b"_kernel", "kernel", b"kernel"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kernel", b"_kernel", "function", b"function", "kernel", b"kernel"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kernel: _TypeAlias = _typing.Literal["kernel"]  # noqa: Y015
+    _WhichOneofArgType__kernel: _TypeAlias = _typing.Literal["_kernel", b"_kernel"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kernel) -> _WhichOneofReturnType__kernel | None: ...
+
+Global___Launch: _TypeAlias = Launch  # noqa: Y015
+
+@_typing.final
 class Event(_message.Message):
     """One thing that happened."""
 
@@ -1199,6 +1227,7 @@ class Event(_message.Message):
     ALLOCATOR_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
     LAUNCHES_FIELD_NUMBER: _builtins.int
+    LAUNCH_FIELD_NUMBER: _builtins.int
     FINDING_FIELD_NUMBER: _builtins.int
     SHED_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
@@ -1312,6 +1341,10 @@ class Event(_message.Message):
         """Kernels were launched."""
 
     @_builtins.property
+    def launch(self) -> Global___Launch:
+        """A kernel or a graph is launched."""
+
+    @_builtins.property
     def finding(self) -> Global___Finding:
         """Something was found that is worth an alert, or is no longer so."""
 
@@ -1384,6 +1417,7 @@ class Event(_message.Message):
         allocator: Global___AllocatorFacts | None = ...,
         mark: Global___Mark | None = ...,
         launches: Global___Launches | None = ...,
+        launch: Global___Launch | None = ...,
         finding: Global___Finding | None = ...,
         shed: Global___Shed | None = ...,
         call: Global___Call | None = ...,
@@ -1395,9 +1429,9 @@ class Event(_message.Message):
         region: Global___Region | None = ...,
         operator: Global___Operator | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launch", b"launch", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launch", b"launch", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__no_stack: _TypeAlias = _typing.Literal["no_stack"]  # noqa: Y015
     _WhichOneofArgType__no_stack: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack"]  # noqa: Y015
@@ -1407,7 +1441,7 @@ class Event(_message.Message):
     _WhichOneofArgType__stack_id: _TypeAlias = _typing.Literal["_stack_id", b"_stack_id"]  # noqa: Y015
     _WhichOneofReturnType__time_unix_ns: _TypeAlias = _typing.Literal["time_unix_ns"]  # noqa: Y015
     _WhichOneofArgType__time_unix_ns: _TypeAlias = _typing.Literal["_time_unix_ns", b"_time_unix_ns"]  # noqa: Y015
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region", "operator"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "launch", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region", "operator"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__no_stack) -> _WhichOneofReturnType__no_stack | None: ...

@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from memscope.v1 import holders_pb2 as _holders_pb2
 from memscope.v1 import process_pb2 as _process_pb2
+from memscope.v1 import snapshot_pb2 as _snapshot_pb2
 from memscope.v1 import steps_pb2 as _steps_pb2
 import builtins as _builtins
 import sys
@@ -461,6 +462,8 @@ class LeaksResponse(_message.Message):
     GROWING_LINES_FIELD_NUMBER: _builtins.int
     TOGETHER_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
+    LOOKED_AT_FIELD_NUMBER: _builtins.int
+    UNHELD_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     as_of: _builtins.int
@@ -527,6 +530,14 @@ class LeaksResponse(_message.Message):
         at most ten.
         """
 
+    @_builtins.property
+    def looked_at(self) -> _snapshot_pb2.Amount:
+        """The blocks of these groups, as many as were handed out during the whole reading of the objects."""
+
+    @_builtins.property
+    def unheld(self) -> _snapshot_pb2.Amount:
+        """Of these, those that no Python object and no tensor of the autograd graph holds, as far as it is known."""
+
     def __init__(
         self,
         *,
@@ -551,10 +562,12 @@ class LeaksResponse(_message.Message):
         growing_lines: _builtins.int = ...,
         together: Global___LeakTogether | None = ...,
         holders: _abc.Iterable[_holders_pb2.Holder] | None = ...,
+        looked_at: _snapshot_pb2.Amount | None = ...,
+        unheld: _snapshot_pb2.Amount | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of_event", b"as_of_event", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "young", b"young"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of_event", b"as_of_event", "looked_at", b"looked_at", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "unheld", b"unheld", "young", b"young"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "holders", b"holders", "lines", b"lines", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "holders", b"holders", "lines", b"lines", "looked_at", b"looked_at", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "unheld", b"unheld", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds_to_full: _TypeAlias = _typing.Literal["seconds_to_full"]  # noqa: Y015
     _WhichOneofArgType__seconds_to_full: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full"]  # noqa: Y015

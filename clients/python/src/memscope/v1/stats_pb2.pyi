@@ -452,7 +452,7 @@ class DeviceStats(_message.Message):
     device_kind: _builtins.str
     """Kind of device as PyTorch calls it: `cuda` or `npu`. Unknown before anything told."""
     peak_event: _builtins.int
-    """The event after which `peak_allocated_bytes` was reached first. Unknown if no event showed it."""
+    """The event that brought `peak_allocated_bytes`; if several did, the last. Unknown if no event showed it."""
     peak_unix_ns: _builtins.int
     """The moment of that event, nanoseconds since 1970."""
     driver_reserved_bytes: _builtins.int

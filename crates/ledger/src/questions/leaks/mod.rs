@@ -99,6 +99,8 @@ impl OfOne for v1::LeaksRequest {
             steps: Some(summary),
             // Whoever can read the process adds them.
             holders: Vec::new(),
+            looked_at: None,
+            unheld: None,
             omitted_lines: (all_lines - lines.len()) as u64,
             lines,
             growing_lines,

@@ -693,3 +693,78 @@ fn at_the_peak_all_of_pytorchs_blocks_are_for_something() {
     let unknown = category(&ended, "unknown");
     assert!(unknown.0 > 0, "{ended:#}");
 }
+
+/// The names of a category's rows, of all names of one block, and what each is for the optimizer: all of them that `owner` has, and those
+/// that are sure, with those of other owners.
+fn told_names(answer: &Value, category: &str, owner: &str) -> [BTreeSet<(String, String)>; 2] {
+    let rows = answer["owners"].as_array().unwrap().iter();
+    let [mut all, mut sure] = [BTreeSet::new(), BTreeSet::new()];
+    for row in rows.filter(|row| row["category"] == category && row["evidence"] == "object") {
+        let is_sure = row["unsure"]["count"] == 0;
+        let also = row["also"].as_array().unwrap().iter();
+        for name in std::iter::once(&row["name"]).chain(also) {
+            let name = name.as_str().unwrap().replace("_fsdp_wrapped_module.", "");
+            let name = (name, text(row, "key"));
+            if row["owner"] != owner {
+                sure.insert((text(row, "owner"), name.0));
+                continue;
+            }
+            if is_sure {
+                sure.insert(name.clone());
+            }
+            all.insert(name);
+        }
+    }
+    [all, sure]
+}
+
+/// Whoever asks does so at any moment of a step. Libraries that divide a model have other tensors in its modules then, and the frames of
+/// whatever runs just now have the modules as well.
+#[test]
+fn names_are_the_same_at_any_moment_of_a_step() {
+    let mut wrong = Vec::new();
+    for how in ["plain", "fsdp2", "fsdp1", "fsdp1_orig"] {
+        let daemon = Daemon::start();
+        let mut command = sim_of(Device::Cuda).python("owners/in_step.py");
+        command.arg(how);
+        let (program, told) = started(&daemon, "in_step.py", command);
+        let weights = told["weights"].as_array().unwrap().iter();
+        let weights: BTreeSet<_> = weights
+            .map(|name| (name.as_str().unwrap().to_owned(), String::new()))
+            .collect();
+        let state = told["state"].as_array().unwrap().iter();
+        let state: BTreeSet<_> = state
+            .map(|one| [0, 1].map(|at| one[at].as_str().unwrap().to_owned()))
+            .map(|[name, key]| (name, key))
+            .collect();
+        assert!(state.len() > 10, "{told}");
+        for asked in 0..6 {
+            let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
+            for (category, owner, expected) in [
+                ("weights", "main.<locals>.model", &weights),
+                ("optimizer_state", "main.<locals>.optimizer", &state),
+            ] {
+                let [all, sure] = told_names(&answer, category, owner);
+                let other: Vec<_> = sure.difference(expected).collect();
+                let missing: Vec<_> = expected.difference(&all).collect();
+                if !other.is_empty() || !missing.is_empty() {
+                    wrong.push(format!(
+                        "{how}, answer {asked}, {category}: {other:?}, missing {missing:?}"
+                    ));
+                }
+            }
+        }
+    }
+    // A thread that is stopped in the middle of a call for longer than a reading waits hides its variables.
+    assert!(wrong.len() <= 1, "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_tensor_of_training_libraries_is_named_as_they_name_it() {
+    let daemon = Daemon::start();
+    let command = sim_of(Device::Cuda).python_with_transformers("owners/frameworks.py");
+    let (program, told) = started(&daemon, "frameworks.py", command);
+    assert_eq!(told["left_out"], serde_json::json!({}));
+    let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
+    named_as_pytorch_names_it(&answer, &told);
+}

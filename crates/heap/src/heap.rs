@@ -6,6 +6,10 @@ use memscope_python::Layout;
 use crate::pages::{ByAddress, Pages};
 use crate::shapes::{Keys, Torch, Type};
 
+/// From so many elements on it is made sure that the table of a container was not moved while it was read, as it is when the container
+/// grows. The table of a smaller one is read at once.
+const MOVES_FROM: u64 = 64;
+
 /// Types that are found without looking into the map, by the lowest bits of their addresses.
 pub(crate) const RECENT_TYPES: usize = 1 << 10;
 
@@ -36,6 +40,8 @@ pub(crate) struct Heap<'a, M: ?Sized> {
     pub torch: Torch,
     /// Texts by the addresses of their objects; `None` where there is no text.
     pub texts: ByAddress<Option<Box<str>>>,
+    /// Elements of a container from which on it is made sure that its table was not moved meanwhile.
+    pub moves_from: u64,
 }
 
 impl<'a, M: Memory + ?Sized> Heap<'a, M> {
@@ -52,6 +58,7 @@ impl<'a, M: Memory + ?Sized> Heap<'a, M> {
             class_names_at: None,
             torch: Torch::default(),
             texts: ByAddress::default(),
+            moves_from: MOVES_FROM,
         }
     }
 

@@ -9,9 +9,6 @@ use crate::shapes::{Attributes, Keys, Kind};
 const MOST_ENTRIES: u64 = 1 << 25;
 /// Most words of an object of an unknown kind that are looked at.
 const MOST_WORDS: u32 = 256;
-/// From so many elements on it is made sure that the table of a container was not moved while it was read, as it is when the container
-/// grows. The table of a smaller one is read at once.
-const MOVES_FROM: u64 = 64;
 /// How often the table of a container is read that is moved each time.
 const TRIES: u32 = 4;
 /// Words of PyTorch's object for a tensor that was saved for later.
@@ -100,6 +97,24 @@ pub(crate) struct Reference {
     pub label: Label,
     pub target: u64,
     pub what: What,
+}
+
+/// The table of a container, as it was read.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    /// How long it is.
+    bytes: u64,
+    /// Whether it has as many elements as the container says.
+    is_whole: bool,
+}
+
+impl Table {
+    const fn whole(bytes: u64) -> Table {
+        Table {
+            bytes,
+            is_whole: true,
+        }
+    }
 }
 
 /// References, as they are found.
@@ -202,17 +217,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         address: u64,
         table_at: u64,
         found: &mut Found,
-        elements: fn(&mut Self, u64, &mut Found) -> u64,
+        elements: fn(&mut Self, u64, &mut Found) -> Table,
     ) {
         let before = found.len();
         for _ in 0..TRIES {
-            let bytes = elements(self, address, found);
-            if bytes < MOVES_FROM * 8 || self.pages.is_spent() {
+            let Table { bytes, is_whole } = elements(self, address, found);
+            if is_whole && bytes < self.moves_from * 8 || self.pages.is_spent() {
                 return;
             }
             let table = self.pages.word(address + table_at);
             let now = self.pages.word_now(address + table_at);
-            if now == table || now.is_none() {
+            if now.is_none() || is_whole && now == table {
                 return;
             }
             found.truncate(before);
@@ -223,13 +238,12 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         elements(self, address, found);
     }
 
-    /// The elements of a list. Like the others that [`Heap::settled`] reads by, it returns the bytes of the table.
-    fn list(&mut self, address: u64, found: &mut Found) -> u64 {
+    fn list(&mut self, address: u64, found: &mut Found) -> Table {
         let count = self.count(address + 16);
         if let Some(items) = self.pages.word(address + 24) {
             self.items(items, count, found);
         }
-        count * 8
+        Table::whole(count * 8)
     }
 
     fn items(&mut self, items: u64, count: u64, found: &mut Found) {
@@ -241,7 +255,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    fn set(&mut self, address: u64, found: &mut Found) -> u64 {
+    fn set(&mut self, address: u64, found: &mut Found) -> Table {
         let mask = self.count(address + 32);
         if let Some(table) = self.pages.word(address + 40) {
             for entry in 0..=mask {
@@ -251,7 +265,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 object(found, Label::Element, element);
             }
         }
-        (mask + 1) * 16
+        Table::whole((mask + 1) * 16)
     }
 
     fn deque(&mut self, address: u64, found: &mut Found) {
@@ -333,17 +347,24 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         }
     }
 
-    fn dict(&mut self, address: u64, found: &mut Found) -> u64 {
+    fn dict(&mut self, address: u64, found: &mut Found) -> Table {
         let [keys, values] = [32, 40].map(|at| self.pages.word(address + at));
-        let bytes = self.count(address + 16) * 16;
+        let count = self.count(address + 16);
         let (Some(keys), Some(values)) = (keys, values) else {
-            return bytes;
+            return Table::whole(0);
         };
         let values = (values != 0).then(|| self.values(values));
+        let before = found.len();
         if let Some(keys) = self.keys(keys) {
             self.entries(&keys, values, found, Label::Key);
         }
-        bytes
+        let is_entry = |reference: &&Reference| reference.label != Label::OfKeys;
+        let entries = found[before..].iter().filter(is_entry).count();
+        Table {
+            bytes: count * 16,
+            // A dictionary counts its entries. Other numbers are in a table that is no longer its own.
+            is_whole: entries as u64 == count,
+        }
     }
 
     fn entries(

@@ -14,6 +14,9 @@ use crate::pages::ByAddress;
 use crate::telling::Telling;
 use crate::uses::{Made, Place, Users, Uses};
 
+/// How often more than twice it is looked at what is used for what, if that changes meanwhile.
+const LOOKS: u32 = 3;
+
 /// Reads which objects of an interpreter keep the blocks alive.
 ///
 /// # Errors
@@ -61,12 +64,22 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
         .map_err(threads)?;
     let again = again.into_iter().map(|(seed, _)| (seed.label, seed.target));
     let sure = answer.look_again(&mut heap, &again.collect());
-    let second = users.read(&mut heap, &blocks);
+    let (mut made, mut second) = (uses.made, users.read(&mut heap, &blocks));
+    let mut same: HashSet<Made> = second.made.iter().cloned().collect();
+    for _ in 0..LOOKS {
+        if same.len() == made.len() && made.iter().all(|one| same.contains(one)) {
+            break;
+        }
+        // A library was just changing what the modules have. The next look meets another part of them.
+        heap.forget();
+        made = std::mem::take(&mut second.made);
+        second = users.read(&mut heap, &blocks);
+        same = second.made.iter().cloned().collect();
+    }
     let mut same_modules = modules_of(&mut heap, &second);
     // The graph may have changed in between, as a backward pass does it.
     same_modules.retain(|block, place| modules.get(block) == Some(place));
-    let same: HashSet<Made> = second.made.into_iter().collect();
-    let mut reading = answer.tell(&mut heap, &sure, uses.made, &same, &same_modules);
+    let mut reading = answer.tell(&mut heap, &sure, made, &same, &same_modules);
     reading.bytes = heap.pages.read;
     reading.knows_tensors = heap.knows_tensors();
     reading.knows_graphs = heap.knows_graphs();

@@ -1,8 +1,10 @@
 //! Where names begin: the modules and the frames of an interpreter; and the lists of all objects that the garbage collector knows.
 
 use std::io;
+use std::time::Duration;
 
 use memscope_memory::Memory;
+use memscope_python::RawFrame;
 
 use crate::graph::MOST_OBJECTS;
 use crate::heap::{Heap, Minor};
@@ -17,10 +19,25 @@ const HEADS: usize = 4;
 const HEADER: u64 = 16;
 /// A dictionary of modules has at least so many: an interpreter starts with more.
 const FEWEST_MODULES: u64 = 8;
-/// How far away from a name the program's own file, the frames and the other modules begin.
+/// How far away from a name a search begins: the program's own file, its other modules, the outermost frame of the first thread and of others,
+/// each frame within these, and the modules of libraries. A way from a module is there however far the program has come just now; a way
+/// from a frame goes with the frame, that from the outermost ones last.
 const MAIN: u32 = 0;
-const FRAMES: u32 = 1;
 const MODULES: u32 = 2;
+const FRAMES: u32 = 4;
+const FRAMES_OF_OTHERS: u32 = 40;
+const FRAME: u32 = 4;
+const LIBRARIES: u32 = 64;
+/// Frames from so far inside on begin equally far away.
+const DEEPEST_FRAME: u32 = 200;
+/// How long it is waited, in all, for threads whose frames do not end where threads begin; and how long first for one of them, then twice
+/// as long each time.
+const MOST_WAITED: Duration = Duration::from_millis(128);
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+/// The outermost functions of threads: a program's file, and what `threading` begins with.
+const BEGINNINGS: [&str; 3] = ["<module>", "_bootstrap", "_bootstrap_inner"];
+/// Parts of the paths of files that belong to libraries.
+const PATHS_OF_LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python"];
 
 /// The references by which a search begins, with their distances.
 pub(crate) type Seeds = Vec<(Reference, u32)>;
@@ -57,9 +74,17 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             self.modules(*interpreter, &mut seeds);
         }
         let mut found = Found::new();
-        for state in self.states(memory, runtime)? {
-            let frames = memscope_python::walk(memory, &self.layout, state.state).frames;
-            for frame in frames {
+        let mut left = MOST_WAITED;
+        let states = self.states(memory, runtime)?;
+        for (number, state) in states.iter().enumerate() {
+            // A new thread's state comes before those that are there.
+            let is_first = states
+                .get(number + 1)
+                .is_none_or(|next| next.interpreter != state.interpreter);
+            let begin = if is_first { FRAMES } else { FRAMES_OF_OTHERS };
+            let frames = self.frames(memory, state.state, is_first, &mut left);
+            for (inside, frame) in (0..).zip(frames.iter().rev()) {
+                found.clear();
                 if self.minor < Minor(11) {
                     if let Some(number) = self.type_of(frame.frame)
                         && self.types[number as usize].kind == Kind::Frame
@@ -69,16 +94,53 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 } else {
                     self.locals_of_frame(frame.frame, &mut found);
                 }
+                let distance = begin + FRAME * DEEPEST_FRAME.min(inside);
+                let locals = found
+                    .iter()
+                    .filter(|reference| matches!(reference.label, Label::Local(..)));
+                seeds.extend(locals.map(|local| (*local, distance)));
             }
         }
-        let is_local = |reference: &Reference| matches!(reference.label, Label::Local(..));
-        seeds.extend(
-            found
-                .into_iter()
-                .filter(is_local)
-                .map(|found| (found, FRAMES)),
-        );
         Ok(seeds)
+    }
+
+    /// The frames of a thread, innermost first. The thread goes on meanwhile, or waits in the middle of a call: its innermost frame may lead
+    /// nowhere just then. So a walk is believed that ends where threads begin; else it is tried again a little later, and the longest counts.
+    fn frames(
+        &mut self,
+        memory: &M,
+        state: u64,
+        is_first: bool,
+        left: &mut Duration,
+    ) -> Vec<RawFrame> {
+        let mut longest: Vec<RawFrame> = Vec::new();
+        let mut wait = FIRST_WAIT;
+        loop {
+            let now = memscope_python::walk(memory, &self.layout, state).frames;
+            let outermost = now.last().map(|frame| self.layout.code_address(frame.code));
+            if now.len() > longest.len() {
+                longest = now;
+            }
+            match outermost {
+                // Threads that run no Python have none.
+                None if !is_first => break,
+                None => {}
+                Some(code) => {
+                    let name = self.code(code).map(|code| code.name.text);
+                    let is_begin = |name: String| BEGINNINGS.contains(&name.as_str());
+                    if name.is_some_and(is_begin) {
+                        break;
+                    }
+                }
+            }
+            let Some(rest) = left.checked_sub(wait) else {
+                break;
+            };
+            *left = rest;
+            std::thread::sleep(wait);
+            wait *= 2;
+        }
+        longest
     }
 
     /// An interpreter's modules are the dictionary that has a module `__main__`.
@@ -114,13 +176,24 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                     target: reference.target,
                     what: What::Object,
                 };
-                made.push((seed, if is_main { MAIN } else { MODULES }));
+                let distance = match is_main {
+                    true => MAIN,
+                    false if is_module && self.is_the_programs(reference.target) => MODULES,
+                    false => LIBRARIES,
+                };
+                made.push((seed, distance));
             }
             if has_main {
                 seeds.append(&mut made);
                 return;
             }
         }
+    }
+
+    /// Whether a module is the program's own: it has a file, which does not lie where libraries do.
+    fn is_the_programs(&mut self, module: u64) -> bool {
+        self.file_of_module(module)
+            .is_some_and(|file| !PATHS_OF_LIBRARIES.iter().any(|part| file.contains(part)))
     }
 
     /// All objects that the collector knows, as far as its lists can be followed while they change. An object that is moved to another list

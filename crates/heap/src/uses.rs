@@ -2,6 +2,10 @@
 //!
 //! A module is an object with the three dictionaries that `torch.nn.Module` gives each of its objects, an optimizer one with a dictionary
 //! `state` and a list `param_groups`. Names are those that `named_parameters()` and `named_buffers()` would give, in the same order.
+//!
+//! Libraries that divide a model among processes put other tensors into its modules for as long as they compute with them. What belongs to
+//! whom is in objects of their own: PyTorch's FSDP has `FSDPParam` and `FlatParamHandle`, DeepSpeed an attribute `ds_tensor`, Megatron
+//! `main_grad` and `main_param`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,6 +20,9 @@ use crate::shapes::{Kind, Part};
 
 /// How deep tensors in tensors, and containers in the state of an optimizer, are looked at.
 const DEEPEST: u32 = 5;
+/// The attributes of a parameter in which Megatron keeps its gradient, and the copy of it that the optimizer changes.
+const MAIN_GRADIENT: &str = "main_grad";
+const MAIN_PARAMETER: &str = "main_param";
 
 /// A module or an optimizer, with the addresses of its parts; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,6 +98,9 @@ pub(crate) struct Users {
     /// Modules and optimizers in the order in which they are looked at: those first that are closest to a name.
     order: Vec<(u32, u64)>,
     optimizers: Vec<(u32, Parts)>,
+    /// FSDP's objects for single parameters, and those for parameters that many others lie in.
+    divided: Vec<u64>,
+    flat: Vec<u64>,
 }
 
 /// How far away a vertex is.
@@ -127,6 +137,7 @@ impl Users {
                 users.optimizers.push((number, parts));
             }
         }
+        (users.divided, users.flat) = divided(heap, graph);
         let by_rank = |number: &u32| rank(&graph.vertices[*number as usize]);
         users
             .order
@@ -143,12 +154,29 @@ impl Users {
         heap: &mut Heap<'_, M>,
         blocks: &ByAddress<u32>,
     ) -> Uses {
+        // There are few of these, and libraries add and remove attributes of theirs at each step.
+        let moves_from = std::mem::replace(&mut heap.moves_from, 0);
         let mut reading = Reading {
             heap,
             blocks,
             uses: Uses::default(),
             names: ByAddress::default(),
+            gathered: HashSet::new(),
+            parts: ByAddress::default(),
+            lies: HashMap::new(),
+            places: ByAddress::default(),
         };
+        for divided in &self.divided {
+            reading.note_gathered(*divided);
+        }
+        let flat = self.flat.iter().map(|handle| reading.flat(*handle));
+        let flat: Vec<Lies> = flat.flatten().collect();
+        for lies in &flat {
+            if let Some(name) = reading.heap.string(lies.name) {
+                let place = (lies.module, name);
+                reading.lies.insert(place, lies.parameter);
+            }
+        }
         let mut children: HashSet<u64> = HashSet::new();
         let mut below: ByAddress<Vec<(Box<str>, u64)>> = ByAddress::default();
         for (_, object) in &self.order {
@@ -177,17 +205,27 @@ impl Users {
                 if !visited.insert(object) {
                     continue;
                 }
-                reading.module(*root, *direct, parts, &name);
+                reading.module(object, *root, *direct, parts, &name);
+                let place = (*root, *direct, name.clone());
+                reading.places.insert(object, place);
                 // The first child is looked at first, and its children before the second.
                 for (child, object) in below[&object].iter().rev() {
                     waiting.push((*object, joined(&name, child)));
                 }
             }
         }
+        for divided in &self.divided {
+            reading.divided(*divided);
+        }
+        for lies in flat {
+            reading.stays(lies.parameter, lies.module, lies.name);
+        }
         for (number, parts) in &self.optimizers {
             reading.optimizer(*number, parts);
         }
-        reading.uses
+        let Reading { heap, uses, .. } = reading;
+        heap.moves_from = moves_from;
+        uses
     }
 }
 
@@ -255,6 +293,28 @@ fn objects_of<M: Memory + ?Sized>(heap: &mut Heap<'_, M>, graph: &Graph) -> Hash
     objects
 }
 
+/// FSDP's objects for single parameters, and those for parameters that many others lie in, by the names of their types.
+fn divided<M: Memory + ?Sized>(heap: &Heap<'_, M>, graph: &Graph) -> (Vec<u64>, Vec<u64>) {
+    let named = |name: &str| {
+        let types = (0u32..).zip(&heap.types);
+        let types: HashSet<u32> = types
+            .filter(|(_, made)| &*made.name == name)
+            .map(|(number, _)| number)
+            .collect();
+        let all = graph.vertices.iter();
+        let of_types = all.filter(|vertex| types.contains(&vertex.kind));
+        of_types.map(|vertex| vertex.address).collect()
+    };
+    (named("FSDPParam"), named("FlatParamHandle"))
+}
+
+/// A parameter that lies in another one, the module that has it whenever that does not compute, and its name there: addresses.
+struct Lies {
+    parameter: u64,
+    module: u64,
+    name: u64,
+}
+
 /// One pass over the modules and optimizers.
 struct Reading<'r, 'a, M: ?Sized> {
     heap: &'r mut Heap<'a, M>,
@@ -262,6 +322,14 @@ struct Reading<'r, 'a, M: ?Sized> {
     uses: Uses,
     /// The names of parameters by the addresses of their objects.
     names: ByAddress<String>,
+    /// Parameters that stand in a module while it computes, and were gathered from those that stay.
+    gathered: HashSet<u64>,
+    /// Parameters that lie in another one, by the module that has each whenever it does not compute, and the name there.
+    lies: HashMap<(u64, Box<str>), u64>,
+    /// The blocks of parameters that lie in another one.
+    parts: ByAddress<Vec<u64>>,
+    /// The outermost module of each module, its own vertex, and its name.
+    places: ByAddress<(u32, u32, String)>,
 }
 
 impl<M: Memory + ?Sized> Reading<'_, '_, M> {
@@ -288,7 +356,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
         found.iter().filter_map(named).collect()
     }
 
-    fn module(&mut self, owner: u32, direct: u32, parts: &Parts, name: &str) {
+    fn module(&mut self, object: u64, owner: u32, direct: u32, parts: &Parts, name: &str) {
         for (child, tensor) in self.named(parts.parameters) {
             if self.kind(tensor) != Some(Kind::Tensor) {
                 continue;
@@ -298,7 +366,14 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
                 continue;
             }
             let name = joined(name, &child);
-            self.parameter(owner, direct, tensor, name);
+            // While a module computes it has a view of the whole in the place of a parameter that lies in another one.
+            let lies = self.lies.get(&(object, child));
+            let is_view = lies.is_some_and(|parameter| *parameter != tensor);
+            if is_view || self.gathered.contains(&tensor) {
+                self.gradient(owner, direct, tensor, &name);
+            } else {
+                self.parameter(owner, direct, tensor, name);
+            }
         }
         for (child, tensor) in self.named(parts.buffers) {
             let name = joined(name, &child);
@@ -323,17 +398,154 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
     }
 
     fn parameter(&mut self, owner: u32, direct: u32, tensor: u64, name: String) {
-        for block in self.blocks_of(tensor) {
+        let attributes = self.attributes(tensor);
+        let attribute = |name: &str| {
+            let mut found = attributes.iter().filter(|(key, _)| &**key == name);
+            found.next().map(|(_, object)| *object)
+        };
+        // Of a parameter that many lie in, FSDP keeps a part; the whole is there only while it is computed with.
+        let part = attribute("_local_shard").map(|part| self.blocks_of(part));
+        let part = part.filter(|part| !part.is_empty());
+        let mut blocks = match part.or_else(|| self.parts.get(&tensor).cloned()) {
+            Some(part) => part,
+            None => self.blocks_of(tensor),
+        };
+        if let Some(part) = attribute("ds_tensor") {
+            let mut part = self.blocks_of(part);
+            part.retain(|block| !blocks.contains(block));
+            blocks.append(&mut part);
+        }
+        for block in blocks {
             self.push(block, Use::Parameter, owner, direct, &name, "");
         }
+        self.gradient(owner, direct, tensor, &name);
+        if let Some(gradient) = attribute(MAIN_GRADIENT) {
+            for block in self.blocks_of(gradient) {
+                self.push(block, Use::Gradient, owner, direct, &name, MAIN_GRADIENT);
+            }
+        }
+        if let Some(main) = attribute(MAIN_PARAMETER) {
+            for block in self.blocks_of(main) {
+                self.push(block, Use::Parameter, owner, direct, &name, MAIN_PARAMETER);
+            }
+            self.gradient(owner, direct, main, &name);
+            self.names.insert(main, name.clone());
+        }
+        self.names.insert(tensor, name);
+    }
+
+    fn gradient(&mut self, owner: u32, direct: u32, tensor: u64, name: &str) {
         if let Some(gradient) = self.heap.gradient_of(tensor) {
             let mut blocks = Vec::new();
             self.add_blocks_of_tensor(gradient, 0, &mut blocks);
             for block in blocks {
-                self.push(block, Use::Gradient, owner, direct, &name, "");
+                self.push(block, Use::Gradient, owner, direct, name, "");
             }
         }
-        self.names.insert(tensor, name);
+    }
+
+    /// The attributes of an object that are its own.
+    fn attributes(&mut self, object: u64) -> Vec<(Box<str>, u64)> {
+        let mut all = Vec::new();
+        for reference in self.found(object) {
+            match reference.label {
+                Label::Attribute(key) => {
+                    if let Some(name) = self.heap.string(key) {
+                        all.push((name, reference.target));
+                    }
+                }
+                Label::Dict => all.extend(self.named(reference.target)),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    fn attribute(&mut self, object: u64, name: &str) -> Option<u64> {
+        let all = self.attributes(object);
+        let mut found = all.iter().filter(|(key, _)| &**key == name);
+        found.next().map(|(_, object)| *object)
+    }
+
+    /// The elements of a list or a tuple.
+    fn elements(&mut self, object: u64) -> Vec<u64> {
+        let found = self.found(object);
+        let of_index = found
+            .iter()
+            .filter(|reference| matches!(reference.label, Label::Index(_)));
+        of_index.map(|reference| reference.target).collect()
+    }
+
+    /// FSDP's object for a parameter has the part that stays, and the whole that was gathered from all processes.
+    fn note_gathered(&mut self, divided: u64) {
+        let kept = self.attribute(divided, "sharded_param");
+        let whole = self.attribute(divided, "_unsharded_param");
+        if let (Some(kept), Some(whole)) = (kept, whole)
+            && kept != whole
+            && self.kind(whole) == Some(Kind::Tensor)
+        {
+            self.gathered.insert(whole);
+        }
+    }
+
+    /// Names the part of a parameter that stays, which is in no module while that computes.
+    fn divided(&mut self, divided: u64) {
+        let Some(about) = self.attribute(divided, "_module_info") else {
+            return;
+        };
+        let module = self.attribute(about, "module");
+        let name = self.attribute(about, "param_name");
+        if let (Some(kept), Some(module), Some(name)) =
+            (self.attribute(divided, "sharded_param"), module, name)
+        {
+            self.stays(kept, module, name);
+        }
+    }
+
+    /// Reads which parameters lie in another one, and which part of that one stays.
+    fn flat(&mut self, handle: u64) -> Vec<Lies> {
+        let Some(flat) = self.attribute(handle, "flat_param") else {
+            return Vec::new();
+        };
+        let attributes = self.attributes(flat);
+        let attribute = |name: &str| {
+            let mut found = attributes.iter().filter(|(key, _)| &**key == name);
+            found.next().map_or(0, |(_, object)| *object)
+        };
+        let part = self.blocks_of(attribute("_local_shard"));
+        let [parameters, about, parts] = ["_params", "_param_infos", "_shard_param_infos"]
+            .map(|name| self.elements(attribute(name)));
+        let mut all = Vec::new();
+        for (number, (parameter, about)) in parameters.into_iter().zip(about).enumerate() {
+            // Name, module, and the module's name; whether any of it is in the part that this process has.
+            let [name, module, ..] = self.elements(about)[..] else {
+                continue;
+            };
+            let of_part = parts.get(number).map(|of_part| self.elements(*of_part));
+            let is_here = of_part.and_then(|of_part| of_part.first().copied());
+            let is_here = is_here.is_some_and(|is_here| self.heap.key(is_here).0 == "True");
+            if !part.is_empty() {
+                let blocks = if is_here { part.clone() } else { Vec::new() };
+                self.parts.insert(parameter, blocks);
+            }
+            all.push(Lies {
+                parameter,
+                module,
+                name,
+            });
+        }
+        all
+    }
+
+    /// Names a parameter by the module that has it whenever it does not compute.
+    fn stays(&mut self, parameter: u64, module: u64, name: u64) {
+        if self.names.contains_key(&parameter) || self.kind(parameter) != Some(Kind::Tensor) {
+            return;
+        }
+        let place = self.places.get(&module).cloned();
+        if let (Some((owner, direct, module)), Some(name)) = (place, self.heap.string(name)) {
+            self.parameter(owner, direct, parameter, joined(&module, &name));
+        }
     }
 
     fn optimizer(&mut self, number: u32, parts: &Parts) {
@@ -358,10 +570,17 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
                 }
             }
         }
+        let mut unnamed = 0;
         for entry in self.found(parts.state) {
             let Label::Key(parameter) = entry.label else {
                 continue;
             };
+            // DeepSpeed gives the optimizer its parameters only for as long as it makes its step.
+            if !self.names.contains_key(&parameter) && self.kind(parameter) == Some(Kind::Tensor) {
+                let name = format!("state[{unnamed}]");
+                self.parameter(number, number, parameter, name);
+                unnamed += 1;
+            }
             let Some(name) = self.names.get(&parameter).cloned() else {
                 continue;
             };

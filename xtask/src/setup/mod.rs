@@ -47,7 +47,7 @@ pub struct Options {
     #[arg(long)]
     pub clients: bool,
 
-    /// Also the library transformers for the pinned default PyTorch, whose models tests look at
+    /// Also the libraries transformers, peft and accelerate for the pinned default PyTorch, whose models tests look at
     #[arg(long)]
     pub transformers: bool,
 

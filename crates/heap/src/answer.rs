@@ -266,7 +266,7 @@ pub struct Used {
     pub owner: Option<u32>,
     /// The name of the parameter or the buffer below `owner`; of a gradient and of an optimizer's state the parameter's.
     pub name: String,
-    /// What of an optimizer's state it is, such as `exp_avg`; the attribute of the parameter that has it, where that is Megatron's (`main_grad`, `main_param`); empty for others.
+    /// What of an optimizer's state it is, such as `exp_avg`; `main_param` for the copy of a parameter that Megatron's optimizers change; empty for others.
     pub key: String,
     /// Number of the name of its module's or its optimizer's class in [`Reading::kinds`].
     pub class: u32,

@@ -267,7 +267,7 @@ impl<'g> Answer<'g> {
         }
         telling.uses(heap, uses, same);
         for way in &self.ways {
-            let Some(holder) = telling.way(heap, way.vertex) else {
+            let Some(holder) = telling.way_or_alike(heap, way.vertex) else {
                 telling.reading.left_out += 1;
                 continue;
             };

@@ -30,8 +30,8 @@ const FRAME: u32 = 4;
 const LIBRARIES: u32 = 64;
 /// Frames from so far inside on begin equally far away.
 const DEEPEST_FRAME: u32 = 200;
-/// How long it is waited, in all, for threads whose frames do not end where threads begin; and how long first for one of them, then twice
-/// as long each time.
+/// How long it is waited, in all, for the first thread, if its frames do not end where threads begin; and how long first, then twice as long
+/// each time.
 const MOST_WAITED: Duration = Duration::from_millis(128);
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// The outermost functions of threads: a program's file, and what `threading` begins with.
@@ -105,7 +105,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     }
 
     /// The frames of a thread, innermost first. The thread goes on meanwhile, or waits in the middle of a call: its innermost frame may lead
-    /// nowhere just then. So a walk is believed that ends where threads begin; else it is tried again a little later, and the longest counts.
+    /// nowhere just then. So of the first thread a walk is believed that ends where threads begin; else it is tried again a little later, and
+    /// the longest counts.
     fn frames(
         &mut self,
         memory: &M,
@@ -122,8 +123,6 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                 longest = now;
             }
             match outermost {
-                // Threads that run no Python have none.
-                None if !is_first => break,
                 None => {}
                 Some(code) => {
                     let name = self.code(code).map(|code| code.name.text);
@@ -133,7 +132,9 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                     }
                 }
             }
-            let Some(rest) = left.checked_sub(wait) else {
+            // Autograd's threads call Python from C++, and begin with any function.
+            let rest = left.checked_sub(wait).filter(|_| is_first);
+            let Some(rest) = rest else {
                 break;
             };
             *left = rest;

@@ -11,11 +11,20 @@ use crate::objects::Label;
 use crate::shapes::Kind;
 use crate::uses::{Made, Place};
 
-/// Most holders in an answer. Blocks beyond have none, and [`Reading::left_out`] counts them.
+/// Most holders in an answer. A block beyond has the holder of another element of the same container, if there is one that is held alike;
+/// else it has none, and [`Reading::left_out`] counts it.
 pub const MOST_HOLDERS: usize = 150_000;
+/// In a container with more elements than these, an element may stand for another one.
+const MANY: u64 = 64;
+/// Steps from an element of a container to a tensor that are looked at.
+const STEPS: usize = 4;
 
 /// Most uses in an answer. [`Reading::uses_left_out`] counts those beyond.
 pub const MOST_USES: usize = 150_000;
+
+/// How a vertex is held: the container, and the kinds and references between it and the vertex, each with whether it is sure. The reference to
+/// the element itself is `None`.
+type Alike = (u32, Vec<(u32, Option<Label>, bool)>);
 
 /// The writing of an answer.
 pub(crate) struct Telling<'t> {
@@ -25,6 +34,8 @@ pub(crate) struct Telling<'t> {
     /// The places of holders in the answer, by their vertices.
     told: HashMap<u32, u32>,
     kinds: HashMap<Box<str>, u32>,
+    /// The holders that stand for others, by how they are held.
+    alike: HashMap<Alike, u32>,
     modules: HashMap<Place, u32>,
     pub reading: Reading,
 }
@@ -38,6 +49,7 @@ impl<'t> Telling<'t> {
             sure,
             told: HashMap::new(),
             kinds: HashMap::new(),
+            alike: HashMap::new(),
             modules: HashMap::new(),
             reading: Reading {
                 objects: graph.vertices.len() as u64,
@@ -46,6 +58,55 @@ impl<'t> Telling<'t> {
                 ..Reading::default()
             },
         }
+    }
+
+    /// Tells the way to a block's tensor, or one that is like it where there is no room. Returns the place of the last holder; `None` where there
+    /// is no such way.
+    pub fn way_or_alike<M: Memory + ?Sized>(
+        &mut self,
+        heap: &mut Heap<'_, M>,
+        end: u32,
+    ) -> Option<u32> {
+        let alike = self.alike(heap, end);
+        // The last places are for what is held in another way.
+        if self.reading.holders.len() > MOST_HOLDERS / 4 * 3
+            && let Some(told) = alike.as_ref().and_then(|alike| self.alike.get(alike))
+        {
+            return Some(*told);
+        }
+        let told = self.way(heap, end)?;
+        if let Some(alike) = alike {
+            self.alike.insert(alike, told);
+        }
+        Some(told)
+    }
+
+    /// How a vertex is held: by which container of many elements, and how it hangs on its element.
+    fn alike<M: Memory + ?Sized>(&self, heap: &mut Heap<'_, M>, end: u32) -> Option<Alike> {
+        let mut steps = Vec::new();
+        let mut number = end;
+        for _ in 0..STEPS {
+            let vertex = self.names.vertex(number);
+            if vertex.parent == NONE {
+                return None;
+            }
+            let is_sure = self.sure.contains(&number);
+            let is_element = matches!(
+                vertex.label,
+                Label::Index(_) | Label::Element | Label::Key(_)
+            );
+            if is_element {
+                let container = self.names.vertex(vertex.parent);
+                let kind = heap.types.get(container.kind as usize)?.kind;
+                if heap.length(container.address, kind)? > MANY {
+                    steps.push((vertex.kind, None, is_sure));
+                    return Some((vertex.parent, steps));
+                }
+            }
+            steps.push((vertex.kind, Some(vertex.label), is_sure));
+            number = vertex.parent;
+        }
+        None
     }
 
     /// Tells the way to a vertex. Returns the place of the last holder; `None` where there is no room.

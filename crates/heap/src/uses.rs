@@ -421,7 +421,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
         self.gradient(owner, direct, tensor, &name);
         if let Some(gradient) = attribute(MAIN_GRADIENT) {
             for block in self.blocks_of(gradient) {
-                self.push(block, Use::Gradient, owner, direct, &name, MAIN_GRADIENT);
+                self.push(block, Use::Gradient, owner, direct, &name, "");
             }
         }
         if let Some(main) = attribute(MAIN_PARAMETER) {

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memscope_heap::{Held, Origin, Reading, Wanted, read};
+use memscope_heap::{Held, MOST_HOLDERS, Origin, Reading, Wanted, read};
 use memscope_memory::{Memory, ProcessMemory};
 use memscope_tests::Program;
 use serde_json::Value;
@@ -221,4 +221,30 @@ fn a_container_that_moves_while_it_is_read_is_read_where_it_is() {
         .map(|(name, count)| (format!("__main__.{name} Named"), count));
         assert_eq!(held, HashMap::from(expected), "{python:?}");
     }
+}
+
+/// Each element is held, though there is no room to tell of each how.
+#[test]
+fn elements_stand_for_others_where_there_are_too_many() {
+    let python = &pythons()[0];
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/many.py");
+    let mut program = Program::start("many", command(python, &script));
+    let told = program.hear();
+    let things = told["things"].as_array().unwrap().iter();
+    let things: Vec<u64> = things.map(|thing| thing.as_u64().unwrap()).collect();
+    assert!(things.len() > MOST_HOLDERS);
+    let reading = read_of(program.pid(), things.clone());
+    assert_eq!((reading.left_out, reading.held.len()), (0, things.len()));
+    let mut held: HashMap<String, usize> = HashMap::new();
+    for one in &reading.held {
+        let way = reading.way(one.holder);
+        assert!(way.iter().all(|holder| holder.is_sure));
+        let path = reading.path(one.holder);
+        let name = path.split('[').next().unwrap();
+        let depth = path.matches('[').count();
+        *held.entry(format!("{name} {depth}")).or_default() += 1;
+    }
+    let expected = [("__main__.many 1", 160_000), ("__main__.named 2", 2_000)];
+    let expected = expected.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(held, HashMap::from(expected));
 }

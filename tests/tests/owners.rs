@@ -740,6 +740,7 @@ fn names_are_the_same_at_any_moment_of_a_step() {
         assert!(state.len() > 10, "{told}");
         for asked in 0..6 {
             let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
+            let mut found = String::new();
             for (category, owner, expected) in [
                 ("weights", "main.<locals>.model", &weights),
                 ("optimizer_state", "main.<locals>.optimizer", &state),
@@ -748,10 +749,11 @@ fn names_are_the_same_at_any_moment_of_a_step() {
                 let other: Vec<_> = sure.difference(expected).collect();
                 let missing: Vec<_> = expected.difference(&all).collect();
                 if !other.is_empty() || !missing.is_empty() {
-                    wrong.push(format!(
-                        "{how}, answer {asked}, {category}: {other:?}, missing {missing:?}"
-                    ));
+                    found += &format!(" {category}: {other:?}, missing {missing:?}");
                 }
+            }
+            if !found.is_empty() {
+                wrong.push(format!("{how}, answer {asked}:{found}"));
             }
         }
     }

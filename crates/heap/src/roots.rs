@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use memscope_memory::Memory;
-use memscope_python::RawFrame;
+use memscope_python::{RawFrame, State};
 
 use crate::graph::MOST_OBJECTS;
 use crate::heap::{Heap, Minor};
@@ -30,6 +30,8 @@ const FRAME: u32 = 4;
 const LIBRARIES: u32 = 64;
 /// Frames from so far inside on begin equally far away.
 const DEEPEST_FRAME: u32 = 200;
+/// How often the list of threads is read.
+const READINGS_OF_STATES: u32 = 5;
 /// How long it is waited, in all, for the first thread, if its frames do not end where threads begin; and how long first, then twice as long
 /// each time.
 const MOST_WAITED: Duration = Duration::from_millis(128);
@@ -51,9 +53,28 @@ pub(crate) struct Tracked {
 }
 
 impl<M: Memory + ?Sized> Heap<'_, M> {
-    /// The interpreters and the states of their threads.
-    fn states(&self, memory: &M, runtime: u64) -> io::Result<Vec<memscope_python::State>> {
-        memscope_python::states(memory, &self.layout, runtime)
+    /// The interpreters and the states of their threads. C++ that calls Python makes a state for its thread each time, and frees it again, so
+    /// that a list may end at one that is just gone. The first thread's is the last of a list, and the same in most of several readings.
+    fn states(&self, memory: &M, runtime: u64) -> io::Result<Vec<State>> {
+        let read = || memscope_python::states(memory, &self.layout, runtime);
+        let mut all = Vec::new();
+        let mut failed = None;
+        for _ in 0..READINGS_OF_STATES {
+            match read() {
+                Ok(states) => all.push(states),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let last = |states: &Vec<State>| states.last().map(|state| state.state);
+        let votes = |states: &Vec<State>| {
+            let same = all.iter().filter(|other| last(other) == last(states));
+            (same.count(), states.len())
+        };
+        match (all.iter().max_by_key(|states| votes(states)), failed) {
+            (Some(states), _) => Ok(states.clone()),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(Vec::new()),
+        }
     }
 
     /// The addresses of the states of all interpreters, as the threads name them.

@@ -342,8 +342,8 @@ record! {
 pub const KERNEL_NAME: usize = 2048;
 
 record! {
-    /// A kernel that the process launches has this name. It is sent before the first [`LaunchRecord`] with its handle, and
-    /// perhaps again.
+    /// The name of a kernel that the process launches. It is sent before the first [`LaunchRecord`] with the kernel's handle,
+    /// and again when the programs have forgotten that it was sent.
     #[kind(KIND_KERNEL = 17)]
     #[first_len(2112)]
     pub struct KernelRecord {
@@ -353,7 +353,7 @@ record! {
         pub handle: u64,
         /// Length of the name in bytes, at most [`KERNEL_NAME`]; a longer name is cut off there.
         pub name_len: u32,
-        /// Always zero.
+        /// Fills the word before the name, and is always zero.
         pub reserved: u32,
         /// First bytes of the name; what is behind `name_len` has no meaning.
         pub name: [u8; KERNEL_NAME],
@@ -371,7 +371,7 @@ record! {
         pub handle: u64,
         /// Number of the function that launches.
         pub site: u32,
-        /// Always zero.
+        /// Fills the last word of the record, and is always zero.
         pub reserved: u32,
     }
 }

@@ -5,23 +5,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use memscope_tests::{Asking, Daemon, Device, Program, sim_of};
+use memscope_tests::{Asking, Daemon, Device, Program, dumped, sim_of};
 use serde_json::Value;
 
 /// Name of the operator that the workload calls between two statements.
 const FENCE: &str = "aten::bitwise_left_shift.Tensor_Scalar";
-
-/// Reads the dumps of all devices below a folder, and prints event, type, name and address of their rows in the order of their numbers.
-const READ: &str = r#"
-import csv, json, pathlib, sys
-csv.field_size_limit(1 << 30)
-rows = []
-for path in pathlib.Path(sys.argv[1]).rglob("memscope_dump*.csv"):
-    with open(path, newline="") as lines:
-        rows += csv.DictReader(lines)
-rows.sort(key=lambda row: int(row["ID"]))
-print(json.dumps([[row[name] for name in ("Event", "Event Type", "Name", "Ptr")] for row in rows]))
-"#;
 
 /// Event, type, name and address of a row.
 type Row = [String; 4];
@@ -32,14 +20,7 @@ fn rows(daemon: &Daemon, pid: &str, folder: &Path) -> Vec<Row> {
     let format = ["--format", "msmemscope-csv", "-o", output, "--pid", pid];
     let made = daemon.json(&[&["export"], &format[..]].concat());
     assert_eq!(made["lost_records"], 0, "{made}");
-    let mut python = std::process::Command::new("python3");
-    let read = python.args(["-I", "-c", READ, output]).output().unwrap();
-    assert!(read.status.success(), "{read:?}");
-    let rows: Value = serde_json::from_slice(&read.stdout).unwrap();
-    let text = |cell: &Value| cell.as_str().unwrap().to_owned();
-    let rows = rows.as_array().unwrap().iter();
-    rows.map(|row| [0, 1, 2, 3].map(|cell| text(&row[cell])))
-        .collect()
+    dumped(folder, ["Event", "Event Type", "Name", "Ptr"])
 }
 
 /// What the rows between each two fences say: addresses, and whether they are read or written.

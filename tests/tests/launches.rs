@@ -5,22 +5,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use memscope_tests::{Asking, Daemon, Device, Program, sim_of};
+use memscope_tests::{Asking, Daemon, Device, Program, dumped, sim_of};
 use memscope_units::demangle;
 use serde_json::Value;
-
-/// Reads the dumps of all devices below a folder, and prints thread and name of the launches in them, in the order of their numbers.
-const READ: &str = r#"
-import csv, json, pathlib, sys
-csv.field_size_limit(1 << 30)
-rows = []
-for path in pathlib.Path(sys.argv[1]).rglob("memscope_dump*.csv"):
-    with open(path, newline="") as lines:
-        rows += csv.DictReader(lines)
-rows.sort(key=lambda row: int(row["ID"]))
-rows = [row for row in rows if row["Event"] == "KERNEL_LAUNCH"]
-print(json.dumps([[row["Thread Id"], row["Name"]] for row in rows]))
-"#;
 
 /// A program that runs some statements when it is told to, and the file with what it launches.
 struct Scripted {
@@ -71,14 +58,10 @@ impl Scripted {
     fn seen(&self) -> Vec<(String, String)> {
         let folder = self.folder.path().join("seen");
         self.export(&folder);
-        let mut python = std::process::Command::new("python3");
-        let read = python.args(["-I", "-c", READ, folder.to_str().unwrap()]);
-        let read = read.output().unwrap();
-        assert!(read.status.success(), "{read:?}");
-        let rows: Value = serde_json::from_slice(&read.stdout).unwrap();
-        let text = |cell: &Value| cell.as_str().unwrap().to_owned();
-        let rows = rows.as_array().unwrap().iter();
-        rows.map(|row| (text(&row[0]), text(&row[1]))).collect()
+        let rows = dumped(&folder, ["Event", "Thread Id", "Name"]).into_iter();
+        rows.filter(|[event, ..]| event == "KERNEL_LAUNCH")
+            .map(|[_, thread, name]| (thread, name))
+            .collect()
     }
 }
 

@@ -380,18 +380,20 @@ impl Scene<'_> {
         process.launches = count;
         self.rows.left_out += news.saturating_sub(MOST_LAUNCHES);
         for _ in 0..news.min(MOST_LAUNCHES) {
-            let mut row = self.row(process, "KERNEL_LAUNCH", "KERNEL_LAUNCH");
-            row.device = device(process.sums.keys().flatten().next().copied());
-            (self.tell)(row);
+            self.tell_launch(process, None);
         }
     }
 
     /// A launch that is told. Those that were lost are counted all the same, and get their rows with the next count.
     fn launch(&mut self, process: &mut SceneProcess, launch: &Launch) {
         process.launches += 1;
-        let mut row = self.row(process, "KERNEL_LAUNCH", "KERNEL_LAUNCH");
         let name = launch.kernel.as_ref().unwrap_or(&launch.function);
-        row.name = Some(name.to_string());
+        self.tell_launch(process, Some(name.to_string()));
+    }
+
+    fn tell_launch(&mut self, process: &SceneProcess, name: Option<String>) {
+        let mut row = self.row(process, "KERNEL_LAUNCH", "KERNEL_LAUNCH");
+        row.name = name;
         row.device = device(process.sums.keys().flatten().next().copied());
         (self.tell)(row);
     }

@@ -115,8 +115,8 @@ pub struct Held {
     pub origin: Origin,
     /// Number of other references to its tensors.
     pub others: u32,
-    /// Number of the module in [`Reading::modules`] whose forward pass made it, if the autograd graph has saved it, and that is asked for
-    /// and known.
+    /// Number of the module in [`Reading::modules`] whose forward pass made it: of what the autograd graph has saved, if it was asked for
+    /// and is known.
     pub module: Option<u32>,
 }
 

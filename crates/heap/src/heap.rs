@@ -42,6 +42,8 @@ pub(crate) struct Heap<'a, M: ?Sized> {
     pub texts: ByAddress<Option<Box<str>>>,
     /// Elements of a container from which on it is made sure that its table was not moved meanwhile.
     pub moves_from: u64,
+    /// Whether modules, by their addresses, are the program's own. Like types they are believed to stay what they are.
+    pub own_modules: ByAddress<bool>,
 }
 
 impl<'a, M: Memory + ?Sized> Heap<'a, M> {
@@ -59,6 +61,7 @@ impl<'a, M: Memory + ?Sized> Heap<'a, M> {
             torch: Torch::default(),
             texts: ByAddress::default(),
             moves_from: MOVES_FROM,
+            own_modules: ByAddress::default(),
         }
     }
 

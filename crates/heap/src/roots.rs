@@ -32,8 +32,8 @@ const LIBRARIES: u32 = 64;
 const DEEPEST_FRAME: u32 = 200;
 /// How often the list of threads is read.
 const READINGS_OF_STATES: u32 = 5;
-/// How long it is waited, in all, for the first thread, if its frames do not end where threads begin; and how long first, then twice as long
-/// each time.
+/// How long a reading waits in all for the first thread, if its frames do not end where threads begin. The first wait is the shortest, and each
+/// further one is twice as long as the one before.
 const MOST_WAITED: Duration = Duration::from_millis(128);
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// The outermost functions of threads: a program's file, and what `threading` begins with.
@@ -214,8 +214,14 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
 
     /// Whether a module is the program's own: it has a file, which does not lie where libraries do.
     fn is_the_programs(&mut self, module: u64) -> bool {
-        self.file_of_module(module)
-            .is_some_and(|file| !PATHS_OF_LIBRARIES.iter().any(|part| file.contains(part)))
+        if let Some(known) = self.own_modules.get(&module) {
+            return *known;
+        }
+        let is_own = self
+            .file_of_module(module)
+            .is_some_and(|file| !PATHS_OF_LIBRARIES.iter().any(|part| file.contains(part)));
+        self.own_modules.insert(module, is_own);
+        is_own
     }
 
     /// All objects that the collector knows, as far as its lists can be followed while they change. An object that is moved to another list

@@ -308,6 +308,12 @@ fn divided<M: Memory + ?Sized>(heap: &Heap<'_, M>, graph: &Graph) -> (Vec<u64>, 
     (named("FSDPParam"), named("FlatParamHandle"))
 }
 
+/// The object that an attribute with this name has.
+fn called(attributes: &[(Box<str>, u64)], name: &str) -> Option<u64> {
+    let mut found = attributes.iter().filter(|(key, _)| &**key == name);
+    found.next().map(|(_, object)| *object)
+}
+
 /// A parameter that lies in another one, the module that has it whenever that does not compute, and its name there: addresses.
 struct Lies {
     parameter: u64,
@@ -399,10 +405,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
 
     fn parameter(&mut self, owner: u32, direct: u32, tensor: u64, name: String) {
         let attributes = self.attributes(tensor);
-        let attribute = |name: &str| {
-            let mut found = attributes.iter().filter(|(key, _)| &**key == name);
-            found.next().map(|(_, object)| *object)
-        };
+        let attribute = |name: &str| called(&attributes, name);
         // Of a parameter that many lie in, FSDP keeps a part; the whole is there only while it is computed with.
         let part = attribute("_local_shard").map(|part| self.blocks_of(part));
         let part = part.filter(|part| !part.is_empty());
@@ -462,9 +465,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
     }
 
     fn attribute(&mut self, object: u64, name: &str) -> Option<u64> {
-        let all = self.attributes(object);
-        let mut found = all.iter().filter(|(key, _)| &**key == name);
-        found.next().map(|(_, object)| *object)
+        called(&self.attributes(object), name)
     }
 
     /// The elements of a list or a tuple.
@@ -508,10 +509,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
             return Vec::new();
         };
         let attributes = self.attributes(flat);
-        let attribute = |name: &str| {
-            let mut found = attributes.iter().filter(|(key, _)| &**key == name);
-            found.next().map_or(0, |(_, object)| *object)
-        };
+        let attribute = |name: &str| called(&attributes, name).unwrap_or(0);
         let part = self.blocks_of(attribute("_local_shard"));
         let [parameters, about, parts] = ["_params", "_param_infos", "_shard_param_infos"]
             .map(|name| self.elements(attribute(name)));

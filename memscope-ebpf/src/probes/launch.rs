@@ -49,8 +49,8 @@ pub fn launch_told(ctx: ProbeContext) -> u32 {
     add(unsafe { &raw mut (*process).launches }, 1);
     let cookie = read::cookie(&ctx);
     let [first, second, ..] = read::args(&ctx);
-    // Both are read before one is chosen: the compiler would compute the address that it reads from, which the verifier refuses for the
-    // context.
+    // Both arguments are read before one is chosen. Otherwise the compiler computes an address in the context and reads from
+    // that, which the verifier refuses.
     let (first, second) = (black_box(first), black_box(second));
     let handle = match cookie.handle() {
         0 => first,

@@ -120,6 +120,10 @@ pub struct Config {
     #[arg(long)]
     pub probe_user_mounts: bool,
 
+    /// Directory in which Kubernetes keeps the logs of this node's pods. Their names say to which pod and namespace a process belongs.
+    #[arg(long, value_name = "DIR", default_value = memscope_site::containers::POD_LOGS)]
+    pub pod_logs: PathBuf,
+
     /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing. A state directory means the
     /// latest earlier run in it.
     /// Needs no privileges. The socket is for the own user only.

@@ -318,6 +318,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         ring,
         keeper: keeper.clone(),
         stack_budget: config.stack_budget.0,
+        pod_logs: config.pod_logs.clone(),
         keeping,
         left,
         pulse: of_tracer.clone(),

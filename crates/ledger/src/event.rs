@@ -443,6 +443,9 @@ pub struct ProcessFacts {
     pub cmdline: Vec<String>,
     /// Path of the cgroup.
     pub cgroup: Option<String>,
+    /// What the machine calls its container; `None` outside of containers, and where the machine has no name for it.
+    #[serde(default)]
+    pub container: Option<ContainerNames>,
     /// Name and value of selected environment variables: RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES,
     /// ASCEND_RT_VISIBLE_DEVICES, SLURM_*, PYTORCH_*ALLOC_CONF, ….
     pub environment: Vec<(String, String)>,
@@ -453,6 +456,18 @@ pub struct ProcessFacts {
     pub step_name: Option<String>,
     /// The attach came before any device library was in the process, so nothing was missed.
     pub from_start: bool,
+}
+
+/// What the machine on which a container runs calls it. Read from the folders in which kubelet keeps logs, or from the command line
+/// of the program that watches over the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerNames {
+    /// Kubernetes' namespace of the pod.
+    pub namespace: Option<String>,
+    /// Name of the pod.
+    pub pod: Option<String>,
+    /// Name of the container, within its pod where there is one.
+    pub name: Option<String>,
 }
 
 /// Which ways in are in use after a placement.

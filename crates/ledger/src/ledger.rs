@@ -229,6 +229,7 @@ impl Ledger {
                 pid: process.facts.pid,
                 uids: process.facts.uids,
                 is_live: process.state == ProcessState::Attached,
+                namespace: process.facts.kubernetes_namespace().map(Into::into),
             })
         };
         match pid {

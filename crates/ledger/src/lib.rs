@@ -5,7 +5,7 @@
 //! they are sent.
 //!
 //! The modules at the top are used by all others: `event` has the input, `report` the plain data in answers, and
-//! `wire` translates stored values and values of events into the messages of answers; [`Ledger`] keeps the processes.
+//! `wire` translates stored values and values of events into the messages of answers, `workload` says whose process one is; [`Ledger`] keeps the processes.
 //! The rest is in four folders:
 //!
 //! * `state`: what is known of a process. `process` folds its events; `pool` follows the blocks of a framework's
@@ -33,6 +33,7 @@ mod questions;
 mod state;
 mod steps;
 mod wire;
+mod workload;
 
 pub use config::{KeptBytes, KeptCounts, LedgerConfig};
 pub use ledger::{Ledger, Part, RestoredPart};

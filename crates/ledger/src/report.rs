@@ -99,12 +99,13 @@ impl ProcessSummary {
             pid: self.facts.pid,
             uids: self.facts.uids,
             is_live: self.state == ProcessState::Attached,
+            namespace: self.facts.kubernetes_namespace().map(Into::into),
         }
     }
 }
 
 /// Identity and owner of a process, by which the server decides who may see its answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     /// The daemon's handle of the process.
     pub handle: ProcessHandle,
@@ -114,6 +115,8 @@ pub struct Who {
     pub uids: [u32; 3],
     /// Whether it is traced now.
     pub is_live: bool,
+    /// Kubernetes' namespace of its pod, where that is known from the machine and not from the process itself.
+    pub namespace: Option<Arc<str>>,
 }
 
 /// Allocated and reserved bytes of one device of a process; the same numbers as in [`v1::DeviceStats`].

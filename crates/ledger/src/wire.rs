@@ -249,6 +249,7 @@ impl From<ProcessSummary> for v1::Process {
     fn from(process: ProcessSummary) -> v1::Process {
         v1::Process {
             handle: process.handle.0,
+            workload: Some(process.facts.workload()),
             facts: Some(process.facts.into()),
             state: process.state.into(),
             attached_boot_ns: process.attached_ns,

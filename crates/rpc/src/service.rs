@@ -390,7 +390,8 @@ impl Memscope for Service {
         let pid = request.get_ref().pid;
         let caller = self.caller(&request)?;
         let whose = self.visible(caller, Some(pid)).await?;
-        let of = *whose.first().ok_or(Refusal::NotTraced { pid })?;
+        let of = whose.into_iter().next();
+        let of = of.ok_or(Refusal::NotTraced { pid })?;
         let mark = mark(request.into_inner())?;
         let event = self.daemon.mark(of, mark).await?;
         Ok(Response::new(v1::MarkResponse {

@@ -39,9 +39,33 @@ const VARIABLES: &[&str] = &[
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_NAMESPACE",
+    "MPI_LOCALRANKID",
+    "FLUX_JOB_ID",
+    "FLUX_JOB_SIZE",
+    "FLUX_TASK_RANK",
+    "FLUX_TASK_LOCAL_ID",
+    "RANK_ID",
+    "RANK_SIZE",
+    "DEVICE_ID",
+    "RAY_JOB_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
     "JOB_ID",
     "PBS_JOBID",
+    "PBS_JOBNAME",
     "LSB_JOBID",
+    "LSB_JOBNAME",
+    "KUBERNETES_SERVICE_HOST",
+    "HOSTNAME",
+    "POD_NAME",
+    "POD_NAMESPACE",
 ];
 
 /// The part of `/proc/<pid>/stat` that matters here.
@@ -161,8 +185,8 @@ impl Status {
     }
 }
 
-/// Reads the facts about a process from `/proc`. `level`, `generation` and `from_start` must be set by the
-/// caller.
+/// Reads the facts about a process from `/proc`. `level`, `generation`, `from_start` and `container` must be set by
+/// the caller.
 pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
     let (stat, status) = alive_with_status(pid)?;
     let cmdline = read(pid, "cmdline")?;
@@ -182,6 +206,7 @@ pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
         comm: stat.comm,
         cmdline: arguments(&cmdline),
         cgroup: cgroup.as_deref().and_then(cgroup_path),
+        container: None,
         environment: chosen_variables(&environment),
         ..ProcessFacts::default()
     })
@@ -340,7 +365,7 @@ mod tests {
     #[test]
     fn variables() {
         let chosen = chosen_variables(
-            b"RANK=3\0PATH=/bin\0MASTER_ADDR=h\0SLURM_JOB_ID=9\0SLURM_JWT=s\0odd\0PYTORCH_CUDA_ALLOC_CONF=a:b=c\0",
+            b"RANK=3\0PATH=/bin\0HOME=h\0SLURM_JOB_ID=9\0SLURM_JWT=s\0odd\0PYTORCH_CUDA_ALLOC_CONF=a:b=c\0",
         );
         let chosen: Vec<_> = chosen
             .iter()

@@ -4,9 +4,9 @@ use super::earlier;
 use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::render::table::{Column, table};
-use crate::render::{command_line, growth};
+use crate::render::{command_line, growth, whose};
 use crate::session::Session;
-use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
+use crate::units::{grouped, maybe_bytes, nanoseconds, short_moment};
 use memscope_proto::v1;
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
@@ -70,11 +70,11 @@ fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
         .processes
         .iter()
         .any(|process| process.lost_records > 0);
-    let has_rank = answer
-        .processes
-        .iter()
-        .filter_map(|process| process.facts.as_ref())
-        .any(|facts| !rank(facts).is_empty());
+    let is_told = |told: fn(&v1::Process) -> String| {
+        let mut processes = answer.processes.iter();
+        processes.any(|process| !told(process).is_empty())
+    };
+    let (has_rank, has_job) = (is_told(rank), is_told(whose));
     let mut head = vec![
         Column::Right("PID"),
         Column::Left("TRACED"),
@@ -86,6 +86,7 @@ fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
     ];
     head.extend(has_lost.then_some(Column::Right("LOST")));
     head.extend(has_rank.then_some(Column::Left("RANK")));
+    head.extend(has_job.then_some(Column::Left("WHOSE")));
     head.push(Column::Left("COMMAND"));
     let rows = answer.processes.iter().map(|process| {
         let facts = process.facts.clone().unwrap_or_default();
@@ -108,14 +109,16 @@ fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
             growth(process),
         ];
         row.extend(has_lost.then(|| grouped(process.lost_records)));
-        row.extend(has_rank.then(|| rank(&facts)));
+        row.extend(has_rank.then(|| rank(process)));
+        row.extend(has_job.then(|| whose(process)));
         row.push(command_line(&facts.cmdline, &facts.comm, COMMAND));
         row
     });
     table(&head, rows.collect())
 }
 
-fn rank(facts: &v1::ProcessFacts) -> String {
-    let rank = facts.environment.iter().find(|v| v.name == "RANK");
-    rank.map_or_else(String::new, |variable| plain(&variable.value))
+fn rank(process: &v1::Process) -> String {
+    let workload = process.workload.as_ref();
+    let rank = workload.and_then(|workload| workload.rank);
+    rank.map_or_else(String::new, |rank| rank.to_string())
 }

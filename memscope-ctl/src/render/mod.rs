@@ -164,6 +164,25 @@ pub(crate) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) ->
     }
 }
 
+/// Digits of a container's id that are shown, as docker and podman do.
+const SHORT_ID: usize = 12;
+
+/// Whose a process is, in a few words: its pod, else its job, else its container. Empty where nothing tells.
+pub(crate) fn whose(process: &v1::Process) -> String {
+    let Some(of) = &process.workload else {
+        return String::new();
+    };
+    let pod = of.pod.as_deref().map(|pod| match &of.namespace {
+        Some(namespace) => format!("{namespace}/{pod}"),
+        None => pod.to_owned(),
+    });
+    let id = of.container_id.as_deref();
+    let id = id.map(|id| id.get(..SHORT_ID).unwrap_or(id).to_owned());
+    let container = of.container.clone().or(id);
+    let whose = pod.or_else(|| of.job.clone()).or(container);
+    whose.map_or_else(String::new, |whose| plain(&whose))
+}
+
 #[cfg(test)]
 mod tests {
     use super::command_line;

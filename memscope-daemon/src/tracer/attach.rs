@@ -154,6 +154,7 @@ impl Tracer {
         facts.step_name = cause.options.step_name.clone();
         facts.generation = cause.generation;
         facts.from_start = !resolved.device_library && !resolved.pytorch;
+        facts.container = memscope_site::containers::names(&facts, &self.pod_logs);
 
         let handle = ProcessHandle(self.next_handle);
         self.next_handle += 1;

@@ -35,6 +35,7 @@ pub use waiting::QUESTION;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -142,6 +143,8 @@ pub struct Tracer {
     unwinder: Unwinder,
     /// Share of one processor that walking stacks may take in a process; `None`: no limit.
     stack_budget: Option<f64>,
+    /// Folder in which kubelet keeps the logs of pods.
+    pod_logs: PathBuf,
     orders: Sender<Order>,
     resolver: Resolver,
     traced: BTreeMap<u32, Traced>,
@@ -181,6 +184,8 @@ pub struct Start {
     pub wake_bytes: u32,
     /// Share of one processor that walking stacks may take in a process; `None`: no limit.
     pub stack_budget: Option<f64>,
+    /// Folder in which kubelet keeps the logs of pods.
+    pub pod_logs: PathBuf,
     /// Writes down what is traced.
     pub keeping: Keeping,
     /// What an earlier daemon has left.
@@ -202,6 +207,7 @@ impl Tracer {
             keeper,
             wake_bytes,
             stack_budget,
+            pod_logs,
             keeping,
             left,
             pulse,
@@ -218,6 +224,7 @@ impl Tracer {
                     keeper,
                     unwinder,
                     stack_budget,
+                    pod_logs,
                     orders: own,
                     traced: BTreeMap::new(),
                     given_up: HashMap::new(),

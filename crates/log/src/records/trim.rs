@@ -95,6 +95,12 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
             if let Some(cgroup) = &mut facts.cgroup {
                 cut(cgroup, longest);
             }
+            if let Some(names) = &mut facts.container {
+                let all = [&mut names.namespace, &mut names.pod, &mut names.name];
+                for name in all.into_iter().flatten() {
+                    cut(name, longest);
+                }
+            }
             cut_list(&mut facts.cmdline, longest, most);
             facts.environment.truncate(most);
             for (name, value) in &mut facts.environment {

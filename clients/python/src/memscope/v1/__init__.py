@@ -200,6 +200,7 @@ from memscope.v1.process_pb2 import (
     SOURCE_POOL,
     SOURCE_UNSPECIFIED,
     Source,
+    Workload,
 )
 from memscope.v1.snapshot_pb2 import (
     Amount,
@@ -602,6 +603,7 @@ __all__ = [
     "VERDICT_UNDECIDED",
     "VERDICT_UNSPECIFIED",
     "Verdict",
+    "Workload",
     "Workspace",
     "YoungGrowth",
 ]

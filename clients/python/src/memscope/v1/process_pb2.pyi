@@ -291,6 +291,139 @@ class ProcessFacts(_message.Message):
 Global___ProcessFacts: _TypeAlias = ProcessFacts  # noqa: Y015
 
 @_typing.final
+class Workload(_message.Message):
+    """Whose a process is, in the words of those who run the machine. It is read at the attach from the process's control group, from its
+    environment as it was at its start, and from the names that the machine keeps for containers. What nothing tells is absent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    CONTAINER_RUNTIME_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    POD_UID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SLURM_JOB_FIELD_NUMBER: _builtins.int
+    SLURM_STEP_FIELD_NUMBER: _builtins.int
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    LOCAL_RANK_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    RANK_FROM_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    """Container: its id in hexadecimal."""
+    container: _builtins.str
+    """Container: its name, within its pod where there is one."""
+    container_runtime: _builtins.str
+    """What runs the container: `docker`, `podman`, `containerd` or `cri-o`."""
+    pod: _builtins.str
+    """Kubernetes: name of the pod."""
+    pod_uid: _builtins.str
+    """Kubernetes: uid of the pod."""
+    namespace: _builtins.str
+    """Kubernetes: namespace of the pod."""
+    slurm_job: _builtins.str
+    """Slurm: number of the job."""
+    slurm_step: _builtins.str
+    """Slurm: the step of the job, a number or `batch`, `extern` or `interactive`."""
+    job_name: _builtins.str
+    """Name of the job, as whoever started it gave it."""
+    job: _builtins.str
+    """What the processes of one distributed program have in common, and no others: `slurm:1234.0`, `torchrun:ID`, `mpi:ID`, `flux:ID`,
+    `ray:ID`, or `rendezvous:HOST:PORT`.
+    """
+    rank: _builtins.int
+    """Rank of the process in that program, from 0."""
+    local_rank: _builtins.int
+    """Its rank among the processes on the same machine, from 0."""
+    world_size: _builtins.int
+    """Processes of that program."""
+    rank_from: _builtins.str
+    """Name of the variable that told `rank`."""
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str | None = ...,
+        container: _builtins.str | None = ...,
+        container_runtime: _builtins.str | None = ...,
+        pod: _builtins.str | None = ...,
+        pod_uid: _builtins.str | None = ...,
+        namespace: _builtins.str | None = ...,
+        slurm_job: _builtins.str | None = ...,
+        slurm_step: _builtins.str | None = ...,
+        job_name: _builtins.str | None = ...,
+        job: _builtins.str | None = ...,
+        rank: _builtins.int | None = ...,
+        local_rank: _builtins.int | None = ...,
+        world_size: _builtins.int | None = ...,
+        rank_from: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_container", b"_container", "_container_id", b"_container_id", "_container_runtime", b"_container_runtime", "_job", b"_job", "_job_name", b"_job_name", "_local_rank", b"_local_rank", "_namespace", b"_namespace", "_pod", b"_pod", "_pod_uid", b"_pod_uid", "_rank", b"_rank", "_rank_from", b"_rank_from", "_slurm_job", b"_slurm_job", "_slurm_step", b"_slurm_step", "_world_size", b"_world_size", "container", b"container", "container_id", b"container_id", "container_runtime", b"container_runtime", "job", b"job", "job_name", b"job_name", "local_rank", b"local_rank", "namespace", b"namespace", "pod", b"pod", "pod_uid", b"pod_uid", "rank", b"rank", "rank_from", b"rank_from", "slurm_job", b"slurm_job", "slurm_step", b"slurm_step", "world_size", b"world_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_container", b"_container", "_container_id", b"_container_id", "_container_runtime", b"_container_runtime", "_job", b"_job", "_job_name", b"_job_name", "_local_rank", b"_local_rank", "_namespace", b"_namespace", "_pod", b"_pod", "_pod_uid", b"_pod_uid", "_rank", b"_rank", "_rank_from", b"_rank_from", "_slurm_job", b"_slurm_job", "_slurm_step", b"_slurm_step", "_world_size", b"_world_size", "container", b"container", "container_id", b"container_id", "container_runtime", b"container_runtime", "job", b"job", "job_name", b"job_name", "local_rank", b"local_rank", "namespace", b"namespace", "pod", b"pod", "pod_uid", b"pod_uid", "rank", b"rank", "rank_from", b"rank_from", "slurm_job", b"slurm_job", "slurm_step", b"slurm_step", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__container: _TypeAlias = _typing.Literal["container"]  # noqa: Y015
+    _WhichOneofArgType__container: _TypeAlias = _typing.Literal["_container", b"_container"]  # noqa: Y015
+    _WhichOneofReturnType__container_id: _TypeAlias = _typing.Literal["container_id"]  # noqa: Y015
+    _WhichOneofArgType__container_id: _TypeAlias = _typing.Literal["_container_id", b"_container_id"]  # noqa: Y015
+    _WhichOneofReturnType__container_runtime: _TypeAlias = _typing.Literal["container_runtime"]  # noqa: Y015
+    _WhichOneofArgType__container_runtime: _TypeAlias = _typing.Literal["_container_runtime", b"_container_runtime"]  # noqa: Y015
+    _WhichOneofReturnType__job: _TypeAlias = _typing.Literal["job"]  # noqa: Y015
+    _WhichOneofArgType__job: _TypeAlias = _typing.Literal["_job", b"_job"]  # noqa: Y015
+    _WhichOneofReturnType__job_name: _TypeAlias = _typing.Literal["job_name"]  # noqa: Y015
+    _WhichOneofArgType__job_name: _TypeAlias = _typing.Literal["_job_name", b"_job_name"]  # noqa: Y015
+    _WhichOneofReturnType__local_rank: _TypeAlias = _typing.Literal["local_rank"]  # noqa: Y015
+    _WhichOneofArgType__local_rank: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank"]  # noqa: Y015
+    _WhichOneofReturnType__namespace: _TypeAlias = _typing.Literal["namespace"]  # noqa: Y015
+    _WhichOneofArgType__namespace: _TypeAlias = _typing.Literal["_namespace", b"_namespace"]  # noqa: Y015
+    _WhichOneofReturnType__pod: _TypeAlias = _typing.Literal["pod"]  # noqa: Y015
+    _WhichOneofArgType__pod: _TypeAlias = _typing.Literal["_pod", b"_pod"]  # noqa: Y015
+    _WhichOneofReturnType__pod_uid: _TypeAlias = _typing.Literal["pod_uid"]  # noqa: Y015
+    _WhichOneofArgType__pod_uid: _TypeAlias = _typing.Literal["_pod_uid", b"_pod_uid"]  # noqa: Y015
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    _WhichOneofReturnType__rank_from: _TypeAlias = _typing.Literal["rank_from"]  # noqa: Y015
+    _WhichOneofArgType__rank_from: _TypeAlias = _typing.Literal["_rank_from", b"_rank_from"]  # noqa: Y015
+    _WhichOneofReturnType__slurm_job: _TypeAlias = _typing.Literal["slurm_job"]  # noqa: Y015
+    _WhichOneofArgType__slurm_job: _TypeAlias = _typing.Literal["_slurm_job", b"_slurm_job"]  # noqa: Y015
+    _WhichOneofReturnType__slurm_step: _TypeAlias = _typing.Literal["slurm_step"]  # noqa: Y015
+    _WhichOneofArgType__slurm_step: _TypeAlias = _typing.Literal["_slurm_step", b"_slurm_step"]  # noqa: Y015
+    _WhichOneofReturnType__world_size: _TypeAlias = _typing.Literal["world_size"]  # noqa: Y015
+    _WhichOneofArgType__world_size: _TypeAlias = _typing.Literal["_world_size", b"_world_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__container) -> _WhichOneofReturnType__container | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__container_id) -> _WhichOneofReturnType__container_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__container_runtime) -> _WhichOneofReturnType__container_runtime | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job) -> _WhichOneofReturnType__job | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_name) -> _WhichOneofReturnType__job_name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__local_rank) -> _WhichOneofReturnType__local_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__namespace) -> _WhichOneofReturnType__namespace | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pod) -> _WhichOneofReturnType__pod | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pod_uid) -> _WhichOneofReturnType__pod_uid | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank_from) -> _WhichOneofReturnType__rank_from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slurm_job) -> _WhichOneofReturnType__slurm_job | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slurm_step) -> _WhichOneofReturnType__slurm_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__world_size) -> _WhichOneofReturnType__world_size | None: ...
+
+Global___Workload: _TypeAlias = Workload  # noqa: Y015
+
+@_typing.final
 class ReadingCost(_message.Message):
     """What one reading of the allocator's structures took."""
 
@@ -343,6 +476,7 @@ class Process(_message.Message):
     GROWING_LINES_FIELD_NUMBER: _builtins.int
     GROWTH_BYTES_PER_STEP_FIELD_NUMBER: _builtins.int
     GROWTH_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    WORKLOAD_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The daemon's number for this memory image, never reused within a journal."""
     state: Global___ProcessState.ValueType
@@ -371,6 +505,10 @@ class Process(_message.Message):
     def facts(self) -> Global___ProcessFacts:
         """What was read about it when it was attached."""
 
+    @_builtins.property
+    def workload(self) -> Global___Workload:
+        """Whose it is."""
+
     def __init__(
         self,
         *,
@@ -387,10 +525,11 @@ class Process(_message.Message):
         growing_lines: _builtins.int = ...,
         growth_bytes_per_step: _builtins.float | None = ...,
         growth_bytes_per_s: _builtins.float = ...,
+        workload: Global___Workload | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015

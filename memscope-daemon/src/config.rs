@@ -1,5 +1,6 @@
 //! Command-line options of `memscoped`.
 
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -124,6 +125,17 @@ pub struct Config {
     #[arg(long, value_name = "DIR", default_value = memscope_site::containers::POD_LOGS)]
     pub pod_logs: PathBuf,
 
+    /// Hand out metrics (OpenMetrics, for Prometheus) over HTTP at this address, path /metrics, such as 127.0.0.1:9464.
+    ///
+    /// They tell of all processes, with the names of programs, jobs and pods and the lines that leak. Whoever can reach the address can
+    /// read them, so it must be one of this machine only.
+    #[arg(long, value_name = "HOST:PORT", value_parser = socket_address, conflicts_with = "replay")]
+    pub metrics: Option<SocketAddr>,
+
+    /// Let --metrics be an address that other machines can reach. Nobody is asked for a certificate there.
+    #[arg(long, requires = "metrics")]
+    pub metrics_for_everybody: bool,
+
     /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing. A state directory means the
     /// latest earlier run in it.
     /// Needs no privileges. The socket is for the own user only.
@@ -244,6 +256,17 @@ fn pin_dir(text: &str) -> Result<PinDir, String> {
         "none" => Ok(PinDir::None),
         path if path.starts_with('/') => Ok(PinDir::At(path.into())),
         _ => Err("give an absolute path in a BPF file system, or `auto`, or `none`".to_owned()),
+    }
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().map(|mut found| found.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err("no address has that name".to_owned()),
+        Err(error) => Err(format!(
+            "{error}; give an address and a port, such as 127.0.0.1:9464"
+        )),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod looks;
 pub mod memory;
 pub mod messages;
+pub mod metrics;
 pub mod native;
 mod owners;
 pub mod panics;

@@ -12,6 +12,7 @@ use memscope_daemon::keeper::{
 };
 use memscope_daemon::memory::Memory;
 use memscope_daemon::messages::{Messages, Severity};
+use memscope_daemon::metrics::{Endpoint, Reachable};
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
@@ -242,10 +243,25 @@ fn start_snapshots(
     }))
 }
 
+/// Listens for those who fetch metrics.
+async fn metrics_at(address: std::net::SocketAddr, for_everybody: bool) -> Result<Endpoint> {
+    let reachable = match for_everybody {
+        true => Reachable::ByEverybody,
+        false => Reachable::FromHere,
+    };
+    let endpoint = Endpoint::bind(address, reachable).await?;
+    tracing::info!(address = %endpoint.address(), "metrics are at /metrics");
+    Ok(endpoint)
+}
+
 async fn serve_live(config: &Config) -> Result<Ending> {
     // Even if an upgrade has replaced the program on the disk, this one is started.
     memscope_memory::reader::use_readers("/proc/self/exe".into());
     let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
+    let metrics = match config.metrics {
+        Some(address) => Some(metrics_at(address, config.metrics_for_everybody).await?),
+        None => None,
+    };
     let messages = Messages::default();
     // What is read of an earlier daemon's journal counts as the processes'.
     let memory = Memory::new(config.memory);
@@ -352,18 +368,21 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     .context("the thread that feeds the watchdog could not be started")?;
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
     watchdog::ready();
+    let serving = Arc::new(serving);
+    let metrics = metrics.map(|endpoint| {
+        let serving = Arc::clone(&serving);
+        tokio::spawn(endpoint.serve(serving))
+    });
     let (ending, told) = tokio::sync::oneshot::channel();
-    let result = serve(
-        listener,
-        Arc::new(serving),
-        ServeOptions::default(),
-        async {
-            // A signal that cannot be waited for ends the daemon as well.
-            let _ = ending.send(told_to_stop().await.unwrap_or(Ending::Stop));
-        },
-    )
+    let result = serve(listener, serving, ServeOptions::default(), async {
+        // A signal that cannot be waited for ends the daemon as well.
+        let _ = ending.send(told_to_stop().await.unwrap_or(Ending::Stop));
+    })
     .await;
     let ending = told.await.unwrap_or(Ending::Stop);
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
     watchdog::stopping();
     stop(&orders, &keeper, ending).await;
     let _ = tracer_thread.join();

@@ -101,6 +101,15 @@ impl Serving {
             .ok_or(Refusal::NotTraced { pid })
     }
 
+    /// Asks the ledger, as it is when everything that came before the question is in it.
+    pub(crate) async fn ask_keeper<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Ledger, AsOf) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let answered = self.keeper.ask(question).await;
+        answered.map_err(|gone| RefusalOf::from(gone).0)
+    }
+
     /// The present moment: now, or the end of the recording.
     async fn present(&self) -> Result<AsOf, Refusal> {
         let now = self.keeper.ask(|_, as_of| as_of).await;
@@ -173,7 +182,7 @@ impl Serving {
     }
 
     /// Brings what is known of these processes up to date, as far as the question needs it.
-    async fn refresh_for(&self, needs: Needs, of: &[ProcessHandle]) {
+    pub(crate) async fn refresh_for(&self, needs: Needs, of: &[ProcessHandle]) {
         if needs == Needs::Events || self.tracer.is_none() {
             return;
         }

@@ -3,8 +3,8 @@
 //! Owns: the one translation of each such type. Refuses: to compute numbers; the questions do.
 
 use crate::event::{
-    Backend, CoverageNote, EventId, Layer, Level, MarkKind, MarkSource, OperatorPart, Placement,
-    ProcessFacts, ReadingCost, TraceAction,
+    Backend, CoverageNote, EventId, Finding, Layer, Level, MarkKind, MarkSource, OperatorPart,
+    Placement, ProcessFacts, ReadingCost, TraceAction,
 };
 use crate::questions::effect;
 use crate::report::{
@@ -203,6 +203,26 @@ impl From<RegionPool> for v1::RegionPool {
             devices: pool.devices.into_iter().map(Into::into).collect(),
             orphan_free_count: pool.orphan_free_count,
             untold_count: pool.untold_count,
+        }
+    }
+}
+
+impl From<&Finding> for v1::Finding {
+    fn from(finding: &Finding) -> v1::Finding {
+        v1::Finding {
+            number: finding.number,
+            withdrawn: finding.withdrawn,
+            device: finding.device,
+            space: finding.space.clone(),
+            live_bytes: finding.live_bytes,
+            growth_bytes_per_s: finding.growth_bytes_per_s,
+            growth_bytes_per_step: finding.growth_bytes_per_step,
+            first_step: finding.first_step,
+            confidence: finding.confidence,
+            file: finding.file.clone(),
+            line: finding.line,
+            name: finding.name.clone(),
+            reason: finding.reason.clone(),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{EventFilter, EventItem};
 use memscope_ledger::event::{Body, Event, Finding, ProcessHandle};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -107,6 +107,21 @@ impl EventHub {
             _ => None,
         };
         inner.findings.iter().filter_map(known).collect()
+    }
+
+    /// Takes over what is known now of a finding that stands. Readers who were told of it are not told again; whoever asks later gets the
+    /// numbers of now.
+    pub fn renew(&self, process: ProcessHandle, now: &Finding) {
+        let mut inner = self.lock();
+        let known = inner.findings.iter_mut().find(|known| {
+            known.event.process == process
+                && matches!(&known.event.body, Body::Finding(one) if one.number == now.number)
+        });
+        if let Some(known) = known {
+            let mut event = Event::clone(&known.event);
+            event.body = Body::Finding(Box::new(now.clone()));
+            known.event = Arc::new(event);
+        }
     }
 
     /// Number of findings that stand and are not among [`EventHub::findings`], because there were too many.
@@ -263,6 +278,32 @@ mod tests {
             test: "findings_that_give_way_are_counted",
         }
         .is_told();
+    }
+
+    #[test]
+    fn who_asks_later_gets_the_numbers_of_now() {
+        let hub = EventHub::new();
+        let finding = |number, live_bytes| Finding {
+            number,
+            live_bytes,
+            ..Finding::default()
+        };
+        for number in [1, 2] {
+            let body = Body::Finding(Box::new(finding(number, 100)));
+            hub.publish(&fake::event(7, 7, number, body));
+        }
+        hub.renew(ProcessHandle(7), &finding(2, 300));
+        // What does not stand does not come to stand by that.
+        hub.renew(ProcessHandle(7), &finding(3, 300));
+        hub.renew(ProcessHandle(8), &finding(1, 300));
+        let told: Vec<_> = hub
+            .findings()
+            .iter()
+            .map(|(_, one)| (one.number, one.live_bytes))
+            .collect();
+        assert_eq!(told, [(1, 100), (2, 300)]);
+        let told = hub.subscribe(ALL).try_recv().unwrap();
+        assert_eq!(told.event.id.sequence, 1);
     }
 
     #[test]

@@ -201,6 +201,10 @@ impl Keeper {
                 }
                 self.append(process, &DaemonRecord::Finding(finding));
             }
+            let (_, standing) = self.findings.said.entry(process).or_default();
+            for one in standing {
+                self.hub.renew(process, &one.finding);
+            }
         }
         self.save_watching();
         let took = crate::clock::boot_ns().saturating_sub(now);

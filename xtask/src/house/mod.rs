@@ -81,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/memory", &[]),
     ("crates/export", &["diff", "ledger", "proto", "units"]),
     ("crates/service", &["proto"]),
+    ("crates/metrics", &["proto"]),
     ("crates/structure", &["memory"]),
     ("crates/heap", &["memory", "python"]),
     ("crates/owners", &[]),

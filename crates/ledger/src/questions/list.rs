@@ -35,10 +35,15 @@ impl Question for v1::ListRequest {
 
 /// A process with a shortened command line and few environment variables.
 pub(super) fn brief(mut process: ProcessSummary) -> v1::Process {
+    // Whose it is follows from all variables.
+    let workload = process.facts.workload();
     let facts = &mut process.facts;
     facts.cmdline = cut(std::mem::take(&mut facts.cmdline), CMDLINE);
     facts
         .environment
         .retain(|(name, _)| ENVIRONMENT.contains(&name.as_str()));
-    process.into()
+    v1::Process {
+        workload: Some(workload),
+        ..process.into()
+    }
 }

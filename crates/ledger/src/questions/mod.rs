@@ -87,6 +87,11 @@ impl Ledger {
         steps.map_or(0, |(count, _)| count)
     }
 
+    /// How many steps a process has made, how long they take, and how that is known.
+    pub fn step_summary(&self, p: ProcessHandle) -> Option<v1::StepSummary> {
+        self.process(p).map(steps::summary)
+    }
+
     /// For each step that is kept its number and the boot time of its end in nanoseconds, oldest first; and a sentence
     /// on how steps are found.
     pub fn ends_of_steps(&self, p: ProcessHandle) -> Option<(Vec<(u64, u64)>, String)> {

@@ -1,0 +1,167 @@
+//! The list of metrics. Dashboards, rules and the documentation are made from it.
+//!
+//! Names follow OpenMetrics: the unit is the end of the name, and counters end in `_total` when they are written. Where OpenTelemetry
+//! has a name for hardware (`hw.gpu.memory.*`), that name is used.
+
+/// What the samples of a metric are of; it decides which labels they have beside those of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// One process on one device: `device`, the ordinal within the process.
+    ProcessDevice,
+    /// One process.
+    Process,
+    /// A line of a process's program that leaks: `device`, `line`, `function`.
+    Finding,
+    /// A function of the driver with a status that it failed with: `function`, `status`.
+    Failure,
+    /// A note about what a process's numbers do not show: `code`, and `affects`, one kind of numbers.
+    Note,
+    /// A device of the machine: `hw_id`, `hw_type`.
+    MachineDevice,
+    /// The daemon.
+    Daemon,
+    /// The daemon, by a word: `cause` or `state`.
+    DaemonBy(&'static str),
+}
+
+/// How the samples of a metric behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Goes up and down.
+    Gauge,
+    /// Only grows, until the process or the daemon starts anew.
+    Counter,
+}
+
+/// Unit of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A count, or 0 and 1 for no and yes.
+    None,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// A part of a whole, 0 to 1.
+    Ratio,
+}
+
+impl Unit {
+    /// The end of the metric's name.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Unit::None => "",
+            Unit::Bytes => "bytes",
+            Unit::Seconds => "seconds",
+            Unit::Ratio => "ratio",
+        }
+    }
+}
+
+/// A metric: its name, and what its samples mean.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Name without the unit.
+    pub name: &'static str,
+    /// Unit, which ends the name.
+    pub unit: Unit,
+    /// How its samples behave.
+    pub kind: Kind,
+    /// What its samples are of.
+    pub of: Of,
+    /// What it means, in a sentence.
+    pub help: &'static str,
+}
+
+impl Family {
+    /// Name as queries use it.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        let end = match self.kind {
+            Kind::Counter => "total",
+            Kind::Gauge => "",
+        };
+        let parts = [self.name, self.unit.suffix(), end];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join("_")
+    }
+}
+
+/// Makes a constant for each metric, and the list of all.
+macro_rules! families {
+    ($($constant:ident = $name:literal, $unit:ident, $kind:ident, $of:expr, $help:literal;)*) => {
+        $(#[doc = $help] pub(crate) const $constant: &Family = &Family {
+            name: $name, unit: Unit::$unit, kind: Kind::$kind, of: $of, help: $help,
+        };)*
+        /// All metrics, in the order in which they are written.
+        pub const FAMILIES: &[&Family] = &[$($constant),*];
+    };
+}
+
+families! {
+    PROCESS = "memscope_process", None, Gauge, Of::Process, "Traced processes, always 1; its labels say whose a process is.";
+    ALLOCATED = "memscope_allocated", Bytes, Gauge, Of::ProcessDevice, "Bytes that the process's allocator has handed out.";
+    RESERVED = "memscope_reserved", Bytes, Gauge, Of::ProcessDevice, "Bytes that the process's allocator has taken from the driver; without an allocator, all that it has from the driver.";
+    PEAK_ALLOCATED = "memscope_peak_allocated", Bytes, Gauge, Of::ProcessDevice, "Largest allocated bytes since the attach.";
+    PEAK_RESERVED = "memscope_peak_reserved", Bytes, Gauge, Of::ProcessDevice, "Largest reserved bytes since the attach.";
+    BASELINE = "memscope_baseline", Bytes, Gauge, Of::ProcessDevice, "The part of the allocated bytes that was there before the attach.";
+    DIRECT = "memscope_direct", Bytes, Gauge, Of::ProcessDevice, "Bytes that the process has from the driver beside its framework's allocator.";
+    CONTEXT = "memscope_context", Bytes, Gauge, Of::ProcessDevice, "Bytes that the driver uses for the process beside what the process holds, such as its context.";
+    FRAGMENTATION = "memscope_fragmentation", Ratio, Gauge, Of::ProcessDevice, "The part of the reserved bytes that is not handed out.";
+    LIVE_BLOCKS = "memscope_live_blocks", None, Gauge, Of::ProcessDevice, "Blocks that are handed out and known one by one.";
+    ALLOCATIONS = "memscope_allocations", None, Counter, Of::ProcessDevice, "Blocks that were handed out since the attach.";
+    FREES = "memscope_frees", None, Counter, Of::ProcessDevice, "Blocks that were given back since the attach.";
+    OUT_OF_MEMORY = "memscope_out_of_memory", None, Counter, Of::ProcessDevice, "Allocations that failed because the device was full, as the framework reported them.";
+    FAILURES = "memscope_failed_calls", None, Counter, Of::Failure, "Calls of the driver's or runtime's allocation functions that failed.";
+    GROWING_LINES = "memscope_growing_lines", None, Gauge, Of::Process, "Lines of the program that are known to keep more and more memory.";
+    GROWTH = "memscope_growth_bytes_per_second", None, Gauge, Of::Process, "Growth of what those lines keep, bytes in a second.";
+    GROWTH_PER_STEP = "memscope_growth_bytes_per_step", None, Gauge, Of::Process, "Growth of what those lines keep, bytes in a step of the program.";
+    FINDING = "memscope_finding_growth_bytes_per_second", None, Gauge, Of::Finding, "Growth of what one line of the program keeps, bytes in a second, while it is known to leak.";
+    FINDING_LIVE = "memscope_finding_live", Bytes, Gauge, Of::Finding, "Bytes that one line of the program keeps, while it is known to leak.";
+    TO_FULL = "memscope_to_full", Seconds, Gauge, Of::ProcessDevice, "Time until the device is full if the known leaks go on as they do.";
+    STEPS = "memscope_steps", None, Counter, Of::Process, "Steps that the program has made since the attach.";
+    STEP_TIME = "memscope_step_time", Seconds, Gauge, Of::Process, "Median duration of the program's last steps.";
+    LOST = "memscope_lost_records", None, Counter, Of::Process, "Records of the process that were lost, so that its numbers may be wrong until the next reading.";
+    NOTE = "memscope_coverage", None, Gauge, Of::Note, "Something limits the numbers of that kind, always 1: 'lower_bound' says that they can only be too small.";
+    GPU_LIMIT = "hw_gpu_memory_limit", Bytes, Gauge, Of::MachineDevice, "Memory of the device.";
+    GPU_USAGE = "hw_gpu_memory_usage", Bytes, Gauge, Of::MachineDevice, "Memory of the device that is in use, by whomever.";
+    GPU_HELD = "memscope_device_held", Bytes, Gauge, Of::MachineDevice, "Bytes that the traced processes have from the driver on the device.";
+    GPU_UNEXPLAINED = "memscope_device_unexplained", Bytes, Gauge, Of::MachineDevice, "Bytes of the device that are in use and that no traced process explains.";
+    PROCESSES = "memscope_processes", None, Gauge, Of::DaemonBy("state"), "Processes that are traced ('attached') or were ('exited' and so on) and are still known.";
+    WITHOUT_SERIES = "memscope_processes_without_series", None, Gauge, Of::Daemon, "Traced processes that are summed up under the pid 'other', because there are too many.";
+    RECORDS = "memscope_records", None, Counter, Of::Daemon, "Records of events that the daemon has read.";
+    DROPS = "memscope_dropped_records", None, Counter, Of::DaemonBy("cause"), "Records that were lost or not understood, of all processes.";
+    JOURNAL = "memscope_journal", Bytes, Gauge, Of::Daemon, "Disk space of the journal.";
+    JOURNAL_WRITING = "memscope_journal_writing", None, Gauge, Of::Daemon, "Whether the journal is being written: 1, or 0 if it is full, failed or switched off.";
+    MEMORY = "memscope_daemon_memory", Bytes, Gauge, Of::Daemon, "Anonymous memory of the daemon.";
+    MEMORY_LIMIT = "memscope_daemon_memory_limit", Bytes, Gauge, Of::Daemon, "Memory that the daemon may take.";
+    SHED = "memscope_daemon_shed", None, Counter, Of::DaemonBy("cause"), "Times that the daemon gave up a part of what it kept, because its memory was short.";
+    CPU = "memscope_daemon_cpu", Seconds, Counter, Of::Daemon, "Processor time of the daemon.";
+    SITES = "memscope_probe_sites", None, Gauge, Of::Daemon, "Places in libraries that have a probe.";
+    BUILD = "memscope_build", None, Gauge, Of::DaemonBy("version"), "Version of the daemon, always 1.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_those_of_open_metrics() {
+        let mut seen = HashSet::new();
+        for family in FAMILIES {
+            let name = family.full_name();
+            assert!(seen.insert(name.clone()), "{name} is there twice");
+            let letters = name
+                .bytes()
+                .all(|one| one.is_ascii_lowercase() || one == b'_');
+            assert!(letters, "{name}");
+            assert!(family.help.ends_with('.'), "{name}: {}", family.help);
+            assert!(
+                !family.name.ends_with("_total") && !family.name.ends_with("_info"),
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The HTTP server for metrics.
+//!
+//! Owns: who may reach it, how many connections there may be and how long each may be silent, and that metrics are taken at most once a
+//! second however often they are asked for. It knows one path. Refuses: everything else.
+
+use crate::serve::Serving;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use memscope_metrics::{Limits, fold, open_metrics};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Largest number of connections. One more closes the oldest: those that scrape come again, those that only hold a place do not count.
+const MOST_CONNECTIONS: usize = 64;
+/// How long a connection may take to send the head of a request, and may be silent between two.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Bytes of a request's head.
+const HEAD: usize = 16 << 10;
+/// How long metrics stay as they were taken.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long taking them may last.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+/// How long nothing is accepted after accepting failed.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The path.
+const PATH: &str = "/metrics";
+
+/// From where metrics can be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reachable {
+    /// From this machine only.
+    FromHere,
+    /// From wherever the address can be reached, by everybody.
+    ByEverybody,
+}
+
+/// Why metrics cannot be handed out.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address is not one of this machine's own.
+    #[error(
+        "metrics at {address} could be read by everybody who reaches that address, without a password or certificate — choose an address \
+         such as 127.0.0.1:9464, or say --metrics-for-everybody if the network lets only the right ones through"
+    )]
+    Open {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The system refused.
+    #[error("metrics cannot be handed out at {address} — is another program listening there?")]
+    Io {
+        /// The address.
+        address: SocketAddr,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+}
+
+/// A socket at which metrics are handed out.
+#[derive(Debug)]
+pub struct Endpoint {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Endpoint {
+    /// Listens. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The address is taken or none of this machine, or others could reach it and that is not wanted.
+    pub async fn bind(address: SocketAddr, reachable: Reachable) -> Result<Endpoint, BindError> {
+        if reachable == Reachable::FromHere && !address.ip().is_loopback() {
+            return Err(BindError::Open { address });
+        }
+        let io = |source| BindError::Io { address, source };
+        let listener = TcpListener::bind(address).await.map_err(io)?;
+        let address = listener.local_addr().map_err(io)?;
+        Ok(Endpoint { listener, address })
+    }
+
+    /// Where it listens; the port is the real one also if none was chosen.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Hands out metrics for as long as this is polled. Its connections end with it.
+    pub async fn serve(self, serving: Arc<Serving>) {
+        let source = Arc::new(Source {
+            serving,
+            last: Mutex::new(None),
+        });
+        let mut connections = JoinSet::new();
+        let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    while connections.try_join_next().is_some() {}
+                    oldest_first.retain(|one| !one.is_finished());
+                    if oldest_first.len() >= MOST_CONNECTIONS
+                        && let Some(oldest) = oldest_first.pop_front()
+                    {
+                        oldest.abort();
+                    }
+                    let served = connection(stream, Arc::clone(&source));
+                    oldest_first.push_back(connections.spawn(served));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection for metrics could not be accepted: trying again soon");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn connection(stream: tokio::net::TcpStream, source: Arc<Source>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let source = Arc::clone(&source);
+        async move { Ok::<_, Infallible>(answer(&request, &source).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(SILENCE)
+        .max_buf_size(HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection for metrics ended early");
+    }
+}
+
+async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<Bytes>> {
+    if request.uri().path() != PATH {
+        return text(
+            StatusCode::NOT_FOUND,
+            "memscoped has its metrics at /metrics\n",
+        );
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut answer = text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "metrics can only be read: GET /metrics\n",
+        );
+        answer
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return answer;
+    }
+    match source.metrics().await {
+        Ok(metrics) => {
+            let mut answer = Response::new(Full::new(metrics));
+            let kind = HeaderValue::from_static(memscope_metrics::CONTENT_TYPE);
+            answer.headers_mut().insert(CONTENT_TYPE, kind);
+            answer
+        }
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
+    }
+}
+
+fn text(status: StatusCode, words: &str) -> Response<Full<Bytes>> {
+    let mut answer = Response::new(Full::new(Bytes::copy_from_slice(words.as_bytes())));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+/// Where metrics come from, with those that were taken last.
+struct Source {
+    serving: Arc<Serving>,
+    last: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Source {
+    /// The metrics as text. Whoever asks while they are being taken waits for the same ones.
+    async fn metrics(&self) -> Result<Bytes, String> {
+        let mut last = self.last.lock().await;
+        if let Some((taken, text)) = &*last
+            && taken.elapsed() < FRESH
+        {
+            return Ok(text.clone());
+        }
+        let limits = Limits::default();
+        let take = self.serving.take_metrics(&limits);
+        let taken = tokio::time::timeout(TAKEN_WITHIN, take).await;
+        let taken = taken
+            .map_err(|_| "memscoped is too busy to take metrics — try again soon".to_owned())?;
+        let taken = taken.map_err(|refusal| refusal.to_string())?;
+        let text = open_metrics(fold(&taken, &limits)).map_err(|error| error.to_string())?;
+        let text = Bytes::from(text);
+        *last = Some((Instant::now(), text.clone()));
+        Ok(text)
+    }
+}

@@ -361,7 +361,8 @@ fn a_full_disk_under_the_journal() {
     let bytes = |daemon: &Daemon, pid| daemon.stats(pid)["devices"][0]["driver"]["bytes"].clone();
     assert_eq!(bytes(&daemon, calls.pid()), 123);
     let larger = Command::new("nsenter")
-        .args(["--mount", "--target", &daemon.pid().to_string()])
+        // The daemon's own root, in case that the tests run in a root of their own.
+        .args(["--mount", "--root", "--target", &daemon.pid().to_string()])
         .args(["mount", "-o", "remount,size=64m"])
         .arg(daemon.state())
         .status();

@@ -12,6 +12,7 @@ mod bench;
 mod chaos;
 mod clients;
 mod conformance;
+mod dashboards;
 mod demo;
 mod differential;
 mod dist;
@@ -51,6 +52,8 @@ enum Task {
     Ebpf(ebpf::Options),
     /// Make what the Python package has of the .proto files, or check it
     Clients(clients::Options),
+    /// Make the dashboards for Grafana from their description, or check them
+    Dashboards(dashboards::Options),
     /// Run README's two commands in fresh Debian roots, as a new user would
     Fresh(roots::fresh::Options),
     /// Build for 64-bit Arm on another machine
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Task::Sim(options) => sim::run(&options),
         Task::Ebpf(options) => ebpf::run(&options),
         Task::Clients(options) => clients::run(&options),
+        Task::Dashboards(options) => dashboards::run(&options),
         Task::Fresh(options) => roots::fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),

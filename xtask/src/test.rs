@@ -58,6 +58,7 @@ pub fn run(options: &Options) -> Result<()> {
         browser: true,
         clients: root && !options.unprivileged,
         systemd: root && !options.unprivileged,
+        prometheus: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;

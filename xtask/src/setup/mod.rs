@@ -55,6 +55,10 @@ pub struct Options {
     #[arg(long)]
     pub systemd: bool,
 
+    /// Also Prometheus and Alertmanager, with which tests fetch metrics and evaluate rules
+    #[arg(long)]
+    pub prometheus: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -83,6 +87,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.systemd {
         complete &= toolchain::ensure_systemd(mode)?;
+    }
+    if options.prometheus {
+        complete &= toolchain::ensure_prometheus(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

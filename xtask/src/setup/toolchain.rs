@@ -58,6 +58,24 @@ const SYSTEMD: Tool = Tool {
     least: Version(250, 0),
     packages: &["systemd"],
 };
+/// They fetch metrics, evaluate rules and take alerts, as on the machines of those who run memscope.
+const PROMETHEUS: Tool = Tool {
+    name: "Prometheus",
+    why: "it fetches metrics and evaluates the rules and dashboards in deploy/",
+    programs: &["prometheus"],
+    ask: &["--version"],
+    // That of Debian 12.
+    least: Version(2, 40),
+    packages: &["prometheus"],
+};
+const ALERTMANAGER: Tool = Tool {
+    name: "Alertmanager",
+    why: "it takes the alerts of the rules in deploy/",
+    programs: &["prometheus-alertmanager"],
+    ask: &["--version"],
+    least: Version(0, 24),
+    packages: &["prometheus-alertmanager"],
+};
 /// The names are those that tests/viewers/browser.mjs looks for.
 const CHROMIUM: Tool = Tool {
     name: "Chromium",
@@ -116,6 +134,11 @@ pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
 /// Makes sure that there are systemd's programs, with which tests check the files in `deploy/`.
 pub fn ensure_systemd(mode: Mode) -> Result<bool> {
     SYSTEMD.ensure(mode)
+}
+
+/// Makes sure that there are Prometheus and Alertmanager.
+pub fn ensure_prometheus(mode: Mode) -> Result<bool> {
+    Ok(PROMETHEUS.ensure(mode)? & ALERTMANAGER.ensure(mode)?)
 }
 
 /// Makes sure that there is npm, the package manager of Node.js.

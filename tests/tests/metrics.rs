@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
     Daemon, LONG, Program, SHORT, TempDir, Torch, Value, device, eventually, number, root, scratch,
     sim, until,
@@ -239,6 +240,14 @@ fn the_door_of_metrics_opens_for_metrics_only() {
         .collect();
     assert_eq!(get(&address, "/metrics").unwrap().0, 200);
     drop(idle);
+    Met {
+        what: "connections that fetch metrics",
+        most: constant("memscope-daemon/src/metrics/http.rs", "MOST_CONNECTIONS"),
+        beyond: "the oldest is closed",
+        told: "to whoever is at its other end",
+        test: "the_door_of_metrics_opens_for_metrics_only",
+    }
+    .is_told();
     assert_eq!(daemon.ctl(&["status"]).code, 0);
 
     // An address that others reach has to be wanted.

@@ -164,4 +164,40 @@ mod tests {
             );
         }
     }
+
+    /// A row for each metric. `MEMSCOPE_BOOK=write` writes them.
+    #[test]
+    fn the_page_has_every_metric() {
+        const HEADING: &str = "## All metrics\n";
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+        let text = std::fs::read_to_string(&page).unwrap();
+        let (before, _) = text.split_once(HEADING).unwrap();
+        let mut expected =
+            format!("{before}{HEADING}\n| metric | what it is | of |\n|---|---|---|\n");
+        for family in FAMILIES {
+            let of = match family.of {
+                Of::ProcessDevice => "a process on a device: `device`",
+                Of::Process => "a process",
+                Of::Finding => "a line that leaks: `device`, `line`, `function`",
+                Of::Failure => "a kind of failed call: `function`, `status`",
+                Of::Note => "a note: `code`, `affects`, `lower_bound`",
+                Of::MachineDevice => "a device of the machine: `hw_id`, `hw_type`, `hw_vendor`",
+                Of::Daemon => "the daemon",
+                Of::DaemonBy(label) => &format!("the daemon, by `{label}`"),
+            };
+            expected.push_str(&format!(
+                "| `{}` | {} | {of} |\n",
+                family.full_name(),
+                family.help
+            ));
+        }
+        if std::env::var_os("MEMSCOPE_BOOK").is_some_and(|how| how == "write") {
+            std::fs::write(&page, &expected).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_to_string(&page).unwrap(),
+            expected,
+            "MEMSCOPE_BOOK=write writes the page anew"
+        );
+    }
 }

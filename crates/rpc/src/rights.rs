@@ -73,7 +73,6 @@ pub(crate) const METHODS: &[Method] = &[
         "export_kept",
     ),
     question("/grpc.health.v1.Health/Check"),
-    question("/grpc.health.v1.Health/List"),
     question("/grpc.health.v1.Health/Watch"),
     question("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
     question("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),

@@ -1,6 +1,6 @@
 //! The TCP door: who gets in, what they may do there, and what strangers can do to it.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

@@ -162,13 +162,7 @@ fn a_file_is_got_whole_or_not_at_all() {
 
 #[test]
 fn a_user_gets_what_is_theirs() {
-    let identify: memscope_rpc::Identify = Arc::new(|_| {
-        Some(Caller {
-            uid: 1000,
-            gid: 1000,
-            pid: None,
-        })
-    });
+    let identify: memscope_rpc::Identify = Arc::new(|_| Some(Caller::local(1000, 1000, None)));
     let server = Server::start_with(kept_by(one_process()), identify);
     assert_eq!(server.ctl(&["snapshots", "get", "11"]).code, 0);
     let foreign = server.ctl(&["snapshots", "get", "12"]);

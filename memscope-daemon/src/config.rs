@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 
 use memscope_proto::formats::{Format, SNAPSHOTS, named};
-use memscope_rpc::Condition;
+use memscope_rpc::{Condition, Roles, TlsFiles};
 
 use crate::probe::load::AttachMethod;
 
@@ -29,6 +29,45 @@ pub struct Config {
         default_value = "/run/memscope/memscoped.sock"
     )]
     pub socket: PathBuf,
+
+    /// Also answer at this TCP port, with TLS, for clients with a certificate; may be given several times. Port 0 means any
+    /// free one, which the log names.
+    ///
+    /// Who connects must have a certificate that an authority of --tls-client-ca has signed. What its holder may do
+    /// stands in its subject as an organizational unit (OU): `memscope:see=NAMESPACE` (ask about the processes of a
+    /// Kubernetes namespace), `memscope:see` (ask about all processes), `memscope:control` (also attach, detach, mark,
+    /// export, and change triggers) or `memscope:admin` (all that root may). Several add up.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_parser = listen_address,
+        requires_all = ["tls_cert", "tls_key", "tls_client_ca"],
+        conflicts_with_all = ["cleanup", "import", "earlier", "dump"]
+    )]
+    pub listen: Vec<String>,
+
+    /// Of --listen: the daemon's certificate (PEM), and after it those between it and its authority. Like the other files,
+    /// it is loaded again when it changes.
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Of --listen: the key of that certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Of --listen: the authorities whose certificates clients may have (PEM).
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// Of --listen: revocation lists (PEM), one of each authority between a client's certificate and its root. A client
+    /// is refused if its certificate is on one, or if the list of its authority is missing.
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub tls_client_crl: Option<PathBuf>,
+
+    /// Of --listen: the role (`see=NAMESPACE`, `see`, `control`, `admin`) of certificates that name none; `none`: they may
+    /// ask nothing.
+    #[arg(long, value_name = "ROLE", default_value = "see", requires = "listen")]
+    pub tls_default_role: Roles,
 
     /// Directory for the journal and for snapshots that are taken by themselves.
     #[arg(long, default_value = "/var/lib/memscope")]
@@ -177,6 +216,31 @@ pub struct Config {
     pub log: String,
 }
 
+impl Config {
+    /// The files for the TCP ports; `None` without `--listen`, with which all of them that are needed are given.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            certificate: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_ca: self.tls_client_ca.clone()?,
+            client_crl: self.tls_client_crl.clone(),
+        })
+    }
+}
+
+/// Reads `HOST:PORT`. Whether there is such a host is found out later.
+fn listen_address(text: &str) -> Result<String, String> {
+    let host_and_port = text.rsplit_once(':');
+    let is_whole = host_and_port.is_some_and(|(host, port)| {
+        let is_bracketed = host.starts_with('[') && host.ends_with(']');
+        !host.is_empty() && (is_bracketed || !host.contains(':')) && port.parse::<u16>().is_ok()
+    });
+    match is_whole {
+        true => Ok(text.to_owned()),
+        false => Err("give HOST:PORT, such as 0.0.0.0:9465 or [::]:9465".to_owned()),
+    }
+}
+
 /// Reads `EVENT@BOOT_NS`.
 fn as_of(text: &str) -> Result<(u64, u64), String> {
     let numbers = text
@@ -289,4 +353,48 @@ fn ring_size(text: &str) -> Result<u32, String> {
         return Err("give a power of two from 1 to 1024".to_owned());
     }
     Ok(mib)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn refused(words: &[&str]) -> String {
+        let words = std::iter::once(&"memscoped").chain(words);
+        Config::try_parse_from(words).unwrap_err().to_string()
+    }
+
+    /// A port without certificates is refused before anything is opened, and so are certificates without a port.
+    #[test]
+    fn a_port_needs_its_certificates() {
+        let port = ["--listen", "127.0.0.1:0"];
+        let said = refused(&port);
+        for missing in ["--tls-cert", "--tls-key", "--tls-client-ca"] {
+            assert!(said.contains(missing), "{said}");
+        }
+        let said = refused(&[
+            "--listen",
+            "127.0.0.1:0",
+            "--tls-cert",
+            "a",
+            "--tls-key",
+            "b",
+        ]);
+        assert!(said.contains("--tls-client-ca"), "{said}");
+        let said = refused(&["--tls-client-crl", "x"]);
+        assert!(said.contains("--listen"), "{said}");
+        let all = ["--tls-cert", "a", "--tls-key", "b", "--tls-client-ca", "c"];
+        for address in ["127.0.0.1", ":9465", "::1:9465", "host:port", "host:99999"] {
+            let said = refused(&[&["--listen", address], &all[..]].concat());
+            assert!(said.contains("HOST:PORT"), "{said}");
+        }
+        let both = [&["--listen", "[::1]:0", "--listen", "node7:9465"], &all[..]].concat();
+        let config = Config::try_parse_from(std::iter::once(&"memscoped").chain(&both)).unwrap();
+        assert_eq!(config.listen, ["[::1]:0", "node7:9465"]);
+        assert_eq!(config.tls_default_role.to_string(), "see");
+        assert_eq!(config.tls_files().unwrap().key, PathBuf::from("b"));
+        let role = [&both[..], &["--tls-default-role", "sea"]].concat();
+        assert!(refused(&role).contains("is no role"));
+    }
 }

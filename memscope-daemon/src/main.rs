@@ -22,7 +22,10 @@ use memscope_daemon::triggers::Triggers;
 use memscope_daemon::watchdog::{self, Pulse, Watched};
 use memscope_daemon::{dump, earlier, import, panics, replay, sync};
 use memscope_ledger::LedgerConfig;
-use memscope_rpc::{Condition, EventHub, ListenOptions, Listener, Metric, ServeOptions, serve};
+use memscope_rpc::{
+    Audit, Condition, Door, Doors, EventHub, ListenOptions, Listener, Metric, ServeOptions, Tell,
+    Tls, serve,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> std::process::ExitCode {
@@ -159,16 +162,42 @@ async fn told_to_stop() -> Result<Ending> {
     Ok(Ending::Stop)
 }
 
+/// Opens the TCP ports of the command line.
+fn open_ports(config: &Config, messages: &Messages) -> Result<Vec<Door>> {
+    let Some(files) = config.tls_files() else {
+        return Ok(Vec::new());
+    };
+    let roles = config.tls_default_role.clone();
+    let tls = Tls::load(files, roles, warner(messages))?;
+    let mut ports = Vec::new();
+    for address in &config.listen {
+        let port = Door::open(address, &tls)?;
+        tracing::info!("listening on {} with TLS", port.address());
+        ports.push(port);
+    }
+    Ok(ports)
+}
+
+/// Says warnings in the log and in `status`.
+fn warner(messages: &Messages) -> Tell {
+    let messages = messages.clone();
+    Arc::new(move |text| messages.log(Severity::Warning, text))
+}
+
 async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> {
     let path = &earlier::resolve(path);
-    let listener = Listener::bind(&ListenOptions::private(&config.socket))?;
+    let socket = Listener::bind(&ListenOptions::private(&config.socket))?;
+    let messages = Messages::default();
+    // Who comes from elsewhere is written down. At the Unix socket there is only the user who can read the file anyway.
+    let is_open = !config.listen.is_empty();
+    let audit = is_open.then(|| Audit::new(&config.state_dir, warner(&messages)));
     let replayed = match config.as_of {
         None => replay::replay(path, ledger_config(config))?,
         Some((event, boot_ns)) => {
             replay::replay_as_of(path, ledger_config(config), event, boot_ns)?
         }
     };
-    let messages = Messages::default();
+    let ports = open_ports(config, &messages)?;
     for warning in &replayed.warnings {
         messages.say(Severity::Warning, warning.clone());
     }
@@ -192,9 +221,11 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
     let options = ServeOptions {
         // Whoever can read the file may see what is in it, no matter who owned the processes.
         access: memscope_rpc::Access::Everyone,
+        audit,
         ..ServeOptions::default()
     };
-    let result = serve(listener, Arc::new(serving), options, async {
+    let doors = Doors { socket, ports };
+    let result = serve(doors, Arc::new(serving), options, async {
         let _ = told_to_stop().await;
     })
     .await;
@@ -257,12 +288,18 @@ async fn metrics_at(address: std::net::SocketAddr, for_everybody: bool) -> Resul
 async fn serve_live(config: &Config) -> Result<Ending> {
     // Even if an upgrade has replaced the program on the disk, this one is started.
     memscope_memory::reader::use_readers("/proc/self/exe".into());
-    let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
+    let socket = Listener::bind(&ListenOptions::new(&config.socket))?;
     let metrics = match config.metrics {
         Some(address) => Some(metrics_at(address, config.metrics_for_everybody).await?),
         None => None,
     };
     let messages = Messages::default();
+    // Before anything is attached: what is wrong with a certificate must not leave probes behind.
+    let ports = open_ports(config, &messages)?;
+    let options = ServeOptions {
+        audit: Some(Audit::new(&config.state_dir, warner(&messages))),
+        ..ServeOptions::default()
+    };
     // What is read of an earlier daemon's journal counts as the processes'.
     let memory = Memory::new(config.memory);
     let Beginning {
@@ -374,7 +411,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         tokio::spawn(endpoint.serve(serving))
     });
     let (ending, told) = tokio::sync::oneshot::channel();
-    let result = serve(listener, serving, ServeOptions::default(), async {
+    let result = serve(Doors { socket, ports }, serving, options, async {
         // A signal that cannot be waited for ends the daemon as well.
         let _ = ending.send(told_to_stop().await.unwrap_or(Ending::Stop));
     })

@@ -6,7 +6,8 @@ mod world;
 use memscope_daemon::triggers::Firing;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
-use memscope_rpc::Refusal;
+use memscope_rpc::{Caller, Certified, Refusal};
+use std::sync::Arc;
 use world::common::*;
 use world::{ROOT, World, caller};
 
@@ -383,12 +384,15 @@ fn users_reach_their_own_only() {
     world.attach(ProcessHandle(1), 10, 1, 1000, true);
     world.attach(ProcessHandle(2), 20, 1, 1001, true);
     let condition = "allocated > 5MiB".parse().unwrap();
-    let refused = world.triggers.add(ada, condition, Some(20)).unwrap_err();
+    let refused = world
+        .triggers
+        .add(ada.clone(), condition, Some(20))
+        .unwrap_err();
     assert!(
         matches!(refused, Refusal::NotTraced { pid: 20 }),
         "{refused}"
     );
-    let own = world.triggers.add(ada, condition, None).unwrap();
+    let own = world.triggers.add(ada.clone(), condition, None).unwrap();
     assert_eq!(own.watching, 1, "of two processes, hers");
     for process in [1, 2] {
         let mut sim = Sim::default();
@@ -410,9 +414,15 @@ fn users_reach_their_own_only() {
         remove(bob, own.trigger),
         Err(Refusal::NoSuchTrigger { .. })
     ));
-    assert!(matches!(remove(ada, 1), Err(Refusal::NotPermitted { .. })));
-    assert!(matches!(remove(ada, 9), Err(Refusal::NoSuchTrigger { .. })));
-    remove(ada, own.trigger).unwrap();
+    assert!(matches!(
+        remove(ada.clone(), 1),
+        Err(Refusal::NotPermitted { .. })
+    ));
+    assert!(matches!(
+        remove(ada.clone(), 9),
+        Err(Refusal::NoSuchTrigger { .. })
+    ));
+    remove(ada.clone(), own.trigger).unwrap();
     remove(ROOT, 1).unwrap();
     assert_eq!(world.triggers.list(), []);
 
@@ -422,9 +432,12 @@ fn users_reach_their_own_only() {
         world.triggers.add(who, condition, None)
     };
     for n in 1..=16 {
-        add(&mut world, ada, n).unwrap();
+        add(&mut world, ada.clone(), n).unwrap();
     }
-    assert!(add(&mut world, ada, 1).is_ok(), "the same is no other");
+    assert!(
+        add(&mut world, ada.clone(), 1).is_ok(),
+        "the same is no other"
+    );
     let refused = add(&mut world, ada, 17).unwrap_err();
     assert!(refused.to_string().contains("too many"), "{refused}");
     // Nor can several of them together keep root from adding its own.
@@ -480,4 +493,46 @@ fn a_step_fires_when_it_ends_and_every_so_many_steps() {
             .unwrap();
     }
     assert_eq!(go(&mut world, 10..=13), [ended(11, 4), ended(12, 2)]);
+}
+
+/// The holder of a certificate with the role to control has triggers for the processes of all, and removes no others. They
+/// are written down with whom they belong to, and so are those of users, as they always were.
+#[test]
+fn a_certificate_has_triggers_of_its_own() {
+    let certified = |name: &str, role: &str| {
+        Caller::Certified(Arc::new(Certified {
+            certificate: name.to_owned(),
+            serial: "01".to_owned(),
+            roles: role.parse().unwrap(),
+        }))
+    };
+    let mut world = World::new(&[], 0);
+    world.attach(ProcessHandle(1), 10, 100, 1000, true);
+    let condition = "oom".parse().unwrap();
+    let of = |caller: &Caller| caller.clone();
+    let (ops, other) = (certified("ops", "control"), certified("other", "control"));
+    let added = world.triggers.add(of(&ops), condition, Some(10)).unwrap();
+    assert_eq!((added.watching, added.user.wire_uid()), (1, u32::MAX));
+    let beside = world.triggers.add(of(&other), condition, Some(10)).unwrap();
+    assert_ne!(
+        beside.trigger, added.trigger,
+        "another one's is another one"
+    );
+    world.triggers.add(caller(1000), condition, None).unwrap();
+    // Neither a certificate nor a user who has no name for messages reaches them.
+    for stranger in [of(&other), caller(1000), caller(u32::MAX)] {
+        let refused = world.triggers.remove(stranger, added.trigger);
+        assert!(matches!(refused, Err(Refusal::NoSuchTrigger { .. })));
+    }
+    let written = serde_json::to_string(&world.triggers).unwrap();
+    assert!(
+        written.contains(r#""user":{"uid":1000,"gid":1000,"pid":null}"#),
+        "{written}"
+    );
+    world.triggers = serde_json::from_str(&written).unwrap();
+    assert_eq!(world.triggers.list().len(), 3);
+    world.triggers.remove(ops, added.trigger).unwrap();
+    let admin = certified("root", "admin");
+    world.triggers.remove(admin, beside.trigger).unwrap();
+    assert_eq!(world.triggers.list().len(), 1);
 }

@@ -15,6 +15,7 @@ mod bpffs;
 mod build;
 mod calllog;
 mod calls;
+pub mod certificates;
 mod ctl;
 mod daemon;
 mod dumps;

@@ -45,7 +45,8 @@ const NO_RUN_ID: &str = "none";
 
 impl ProcessFacts {
     /// Kubernetes' namespace of the process's pod, if the machine itself says it.
-    pub(crate) fn kubernetes_namespace(&self) -> Option<&str> {
+    #[must_use]
+    pub fn kubernetes_namespace(&self) -> Option<&str> {
         self.container.as_ref()?.namespace.as_deref()
     }
 

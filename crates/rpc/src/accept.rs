@@ -1,12 +1,13 @@
 //! Accepts connections.
 //!
-//! Owns: who is at the other end, how many connections each user may have, and what happens when the daemon has no
-//! file descriptors left. A connection too many is answered, with the reason, and closed soon after: a client that only
+//! Owns: who is at the other end of the Unix socket, how many connections each user may have through either door, and
+//! what happens when the daemon has no file descriptors left. A connection too many is answered, with the reason, and closed soon after: a client that only
 //! sees its connection closed cannot tell its user why.
 
 use crate::Identify;
 use crate::authority::Connection;
 use crate::caller::Peer;
+use crate::io::Io;
 use crate::options::ServeOptions;
 use crate::share::{Limits, Place, Shares};
 use std::io;
@@ -21,7 +22,7 @@ use tonic::transport::server::Connected as _;
 
 /// How long nothing is accepted after accepting failed. Usually the daemon has no file descriptors left then, and the
 /// next attempt would fail at once.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// How long a connection too many stays open for its answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// Connections too many that are answered at the same time. Those beyond are closed at once.
@@ -42,41 +43,69 @@ impl Accept for UnixListener {
     }
 }
 
-/// The connections that come.
+/// Decides which connections are served. Both doors have the same.
+pub(crate) struct Admission {
+    connections: Arc<Shares>,
+    answered: Arc<Shares>,
+}
+
+impl Admission {
+    pub(crate) fn new(options: &ServeOptions) -> Arc<Admission> {
+        Arc::new(Admission {
+            connections: Shares::new("connections", options.connections),
+            answered: Shares::new("connections too many", ANSWERED),
+        })
+    }
+
+    /// `None`: the connection is closed. `within`: the time after which it is closed, whatever becomes of it.
+    pub(crate) fn admit(
+        &self,
+        io: Io,
+        mut peer: Peer,
+        within: Option<Duration>,
+    ) -> Option<Connection> {
+        match self.connections.take(peer.account()) {
+            Ok(place) => Some(Connection::new(io, peer, place, within)),
+            Err(refusal) => {
+                tracing::debug!(%refusal, "a connection is refused");
+                let place: Place = self.answered.take(peer.account()).ok()?;
+                peer.refused = Some(Arc::new(refusal));
+                Some(Connection::new(io, peer, place, Some(ANSWERED_WITHIN)))
+            }
+        }
+    }
+}
+
+/// The connections that come to the Unix socket.
 pub(crate) struct Incoming<A> {
     listener: A,
     identify: Identify,
-    connections: Arc<Shares>,
-    answered: Arc<Shares>,
+    admission: Arc<Admission>,
     /// Set while nothing is accepted.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl<A: Accept + Unpin> Incoming<A> {
-    pub(crate) fn new(listener: A, options: &ServeOptions) -> Incoming<A> {
+    pub(crate) fn new(
+        listener: A,
+        options: &ServeOptions,
+        admission: Arc<Admission>,
+    ) -> Incoming<A> {
         Incoming {
             listener,
             identify: Arc::clone(&options.identify),
-            connections: Shares::new("connections", options.connections),
-            answered: Shares::new("connections too many", ANSWERED),
+            admission,
             pause: None,
         }
     }
 
-    /// `None`: the connection is closed.
     fn admit(&self, stream: UnixStream) -> Option<Connection> {
-        let caller = (self.identify)(Some(&stream.connect_info()));
-        let peer = |refused| Peer { caller, refused };
-        match self.connections.take(caller) {
-            Ok(place) => Some(Connection::new(stream, peer(None), place, None)),
-            Err(refusal) => {
-                tracing::debug!(%refusal, "a connection is refused");
-                let place: Place = self.answered.take(caller).ok()?;
-                let refused = Some(Arc::new(refusal));
-                let until = Some(ANSWERED_WITHIN);
-                Some(Connection::new(stream, peer(refused), place, until))
-            }
-        }
+        let peer = Peer {
+            caller: (self.identify)(Some(&stream.connect_info())),
+            refused: None,
+            address: None,
+        };
+        self.admission.admit(Io::Unix(stream), peer, None)
     }
 }
 
@@ -135,7 +164,10 @@ mod tests {
             left: 2,
             attempts: 0,
         };
-        let mut incoming = Incoming::new(failing, &ServeOptions::default());
+        let mut incoming = {
+            let options = ServeOptions::default();
+            Incoming::new(failing, &options, Admission::new(&options))
+        };
         let polled = std::future::poll_fn(|context| {
             Poll::Ready(Pin::new(&mut incoming).poll_next(context).is_pending())
         });

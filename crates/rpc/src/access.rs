@@ -4,6 +4,7 @@
 //! id, so the rule is applied to the finished picture as well: if another process gets the same pid in the meantime,
 //! nothing of it is shown.
 
+use crate::caller::namespace_of;
 use crate::{Caller, Daemon, Refusal};
 use memscope_ledger::Who;
 use memscope_proto::v1;
@@ -11,30 +12,35 @@ use memscope_proto::v1;
 /// The rule that decides which processes a caller may see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Root sees everything; others see only processes whose real, effective and saved user id is theirs.
+    /// Root sees everything; other local users see only processes whose real, effective and saved user id is theirs, and
+    /// holders of certificates what their roles say.
     #[default]
     Owner,
     /// Whoever can connect to the socket sees everything. For a daemon that replays a recording on a private socket:
-    /// the user ids in the recording may belong to another machine.
+    /// the user ids in the recording may belong to another machine. Holders of certificates see what their roles say.
     Everyone,
 }
 
 impl Access {
     /// Whether `caller` may see this process.
-    pub(crate) fn shows(self, caller: Caller, who: &Who) -> bool {
+    pub(crate) fn shows(self, caller: &Caller, who: &Who) -> bool {
         if self.shows_all(caller) {
             return true;
         }
-        if !caller.may_see(&who.uids) {
-            return false;
+        match caller {
+            Caller::Certified(_) => caller.may_see_in(None, namespace_of(who)),
+            Caller::Local(_) => {
+                // A live process may have changed its ids since the attach.
+                let is_still = || uids_now(who.pid).is_none_or(|uids| caller.may_see(&uids));
+                caller.may_see(&who.uids) && (!who.is_live || is_still())
+            }
         }
-        // A live process may have changed its ids since the attach.
-        !who.is_live || uids_now(who.pid).is_none_or(|uids| caller.may_see(&uids))
     }
 
     /// Whether `caller` sees everything.
-    pub(crate) fn shows_all(self, caller: Caller) -> bool {
-        self == Access::Everyone || caller.is_root()
+    pub(crate) fn shows_all(self, caller: &Caller) -> bool {
+        let is_local = matches!(caller, Caller::Local(_));
+        self == Access::Everyone && is_local || caller.sees_all()
     }
 
     /// The processes that a question is about and that the caller may see: the one with this pid, or all.
@@ -44,7 +50,7 @@ impl Access {
     pub(crate) async fn visible(
         self,
         daemon: &dyn Daemon,
-        caller: Caller,
+        caller: &Caller,
         pid: Option<u32>,
     ) -> Result<Vec<Who>, Refusal> {
         let mut whose = daemon.who(pid).await?;
@@ -57,7 +63,7 @@ impl Access {
 
     /// Refuses a picture of a process that the caller may not see. Needed because pictures are asked for by pid, and
     /// another process may have got the pid since the first check.
-    pub(crate) fn check(self, caller: Caller, who: &Who) -> Result<(), Refusal> {
+    pub(crate) fn check(self, caller: &Caller, who: &Who) -> Result<(), Refusal> {
         match self.shows(caller, who) {
             true => Ok(()),
             false => Err(Refusal::NotTraced { pid: who.pid }),

@@ -29,6 +29,29 @@ pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
     })
 }
 
+/// What an attach is about, for the audit log. It may be one that is refused.
+pub(crate) fn attached(request: &v1::AttachRequest) -> String {
+    use v1::attach_request::Scope;
+    match &request.scope {
+        Some(Scope::Pid(scope)) => format!("pid={}", scope.pid),
+        Some(Scope::Comm(name)) => format!("comm={name:?}"),
+        Some(Scope::Cgroup(path)) => format!("cgroup={path:?}"),
+        Some(Scope::All(_)) => "all".to_owned(),
+        None => "nothing".to_owned(),
+    }
+}
+
+/// What a detach is about, for the audit log.
+pub(crate) fn detached(request: &v1::DetachRequest) -> String {
+    use v1::detach_request::Scope;
+    match &request.scope {
+        Some(Scope::Pid(pid)) => format!("pid={pid}"),
+        Some(Scope::Rule(rule)) => format!("rule={rule}"),
+        Some(Scope::All(_)) => "all".to_owned(),
+        None => "nothing".to_owned(),
+    }
+}
+
 /// Reads how much of the processes an attach wants to watch.
 pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOptions, Refusal> {
     let level = level(request.level)?;

@@ -11,6 +11,7 @@
 //! one, so the compression tables of the client and of the HTTP/2 library keep the same size and the same indices.
 
 use crate::caller::Peer;
+use crate::io::Io;
 use crate::share::Place;
 use std::io;
 use std::pin::Pin;
@@ -18,7 +19,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
@@ -36,13 +36,19 @@ const PRIORITY: u8 = 0x20;
 /// Index of the name `:authority` in HPACK's static table (RFC 7541, appendix A).
 const AUTHORITY_INDEX: usize = 1;
 const AUTHORITY_NAME: &[u8] = b":authority";
+/// How long the holder of a certificate may take for the first bytes. Until they have come there is no HTTP/2 by which a
+/// silent client could be pinged.
+const BEGINS_WITHIN: Duration = Duration::from_secs(10);
 /// The letter that is repeated to make the new value.
 const LETTER: u8 = b'm';
 
-/// A connection in which the authority of every request is replaced by a valid host name.
+/// A connection. At the Unix socket, the authority of every request is replaced by a valid host name.
 pub(crate) struct Connection {
-    stream: UnixStream,
-    translator: Translator,
+    stream: Io,
+    /// `None`: nothing is replaced.
+    translator: Option<Translator>,
+    /// When the first bytes must have come, and how many of them are missing. `None`: they have come.
+    begins: Option<(Pin<Box<Sleep>>, usize)>,
     /// Bytes that were translated; the first `read` of them have been read.
     ready: Vec<u8>,
     read: usize,
@@ -55,21 +61,41 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// `within`: the time after which the connection is closed.
-    pub(crate) fn new(
-        stream: UnixStream,
-        peer: Peer,
-        place: Place,
-        within: Option<Duration>,
-    ) -> Self {
+    pub(crate) fn new(stream: Io, peer: Peer, place: Place, within: Option<Duration>) -> Self {
+        let is_local = matches!(stream, Io::Unix(_));
         Connection {
             stream,
+            begins: (!is_local).then(|| (Box::pin(sleep(BEGINS_WITHIN)), PREFACE)),
             peer,
             _place: place,
             end: within.map(|within| Box::pin(sleep(within))),
-            translator: Translator::default(),
+            translator: is_local.then(Translator::default),
             ready: Vec::new(),
             read: 0,
         }
+    }
+}
+
+impl Connection {
+    fn read_as_it_is(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some((until, _)) = &mut self.begins
+            && until.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Ok(()));
+        }
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
+        if let Some((_, missing)) = &mut self.begins {
+            *missing = missing.saturating_sub(into.filled().len() - before);
+            if *missing == 0 {
+                self.begins = None;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -94,6 +120,9 @@ impl AsyncRead for Connection {
             // As if the client had closed it.
             return Poll::Ready(Ok(()));
         }
+        let Some(translator) = &mut this.translator else {
+            return this.read_as_it_is(context, into);
+        };
         while this.read == this.ready.len() {
             this.ready.clear();
             this.read = 0;
@@ -102,12 +131,12 @@ impl AsyncRead for Connection {
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
             if buffer.filled().is_empty() {
                 // End of the stream. An incomplete frame is passed on unchanged.
-                this.translator.finish(&mut this.ready);
+                translator.finish(&mut this.ready);
                 if this.ready.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
             }
-            this.translator.push(buffer.filled(), &mut this.ready);
+            translator.push(buffer.filled(), &mut this.ready);
         }
         let rest = &this.ready[this.read..];
         let count = rest.len().min(into.remaining());

@@ -242,11 +242,9 @@ impl EventFilter {
     #[must_use]
     pub fn accepts(&self, item: &EventItem) -> bool {
         let wanted = self.pid.is_none() || self.pid == item.pid;
-        let allowed = match (self.caller, item.uids) {
-            (None, _) => true,
-            (Some(caller), Some(uids)) => caller.may_see(&uids),
-            (Some(caller), None) => caller.is_root(),
-        };
+        let namespace = item.namespace.as_deref();
+        let may_see = |caller: &Caller| caller.may_see_in(item.uids.as_ref(), namespace);
+        let allowed = self.caller.as_ref().is_none_or(may_see);
         let of_kind = kinds::is_of(&self.kinds, &item.event.body);
         wanted && allowed && of_kind
     }
@@ -261,6 +259,8 @@ pub struct EventItem {
     pub pid: Option<u32>,
     /// Real, effective and saved user id of the process; `None`: not known, or the event belongs to no process.
     pub uids: Option<[u32; 3]>,
+    /// Kubernetes namespace of the process, where it has one and it is known.
+    pub namespace: Option<Arc<str>>,
     /// Time of the event in nanoseconds since 1970, where it is known.
     pub unix_ns: Option<u64>,
     /// Number of events that this reader missed just before this one; set by [`crate::EventHub`].

@@ -235,11 +235,7 @@ mod tests {
     #[test]
     fn filters_by_pid_and_owner_and_forgets_who_left() {
         let hub = EventHub::new();
-        let caller = Caller {
-            uid: 1000,
-            gid: 1000,
-            pid: None,
-        };
+        let caller = Caller::local(1000, 1000, None);
         let mut reader = hub.subscribe(EventFilter {
             pid: Some(7),
             caller: Some(caller),
@@ -351,11 +347,7 @@ mod tests {
             }),
             [(2, 1)]
         );
-        let caller = Caller {
-            uid: 1,
-            gid: 1,
-            pid: None,
-        };
+        let caller = Caller::local(1, 1, None);
         assert_eq!(
             told(EventFilter {
                 caller: Some(caller),

@@ -1,6 +1,7 @@
-//! Answers on their way to their clients.
+//! Requests on their way from their clients, and answers on their way to them.
 //!
-//! Owns: the time within which a client must take what is there for it. What an answer holds (the copy of a process's
+//! Owns: the time within which a request must have come, and the time within which a client must take what is there for
+//! it. What an answer holds (the copy of a process's
 //! state, a thread that writes) is given back when that time is over, whether or not the client ever reads on. Refuses:
 //! to judge an answer that has nothing to send at the moment.
 
@@ -12,10 +13,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::HeaderMap;
+
+/// A request on its way from the client, which must be there within a time.
+pub(crate) struct InTime {
+    body: Body,
+    within: Duration,
+    end: Pin<Box<Sleep>>,
+}
+
+impl InTime {
+    pub(crate) fn new(body: Body, within: Duration) -> InTime {
+        InTime {
+            body,
+            within,
+            end: Box::pin(sleep(within)),
+        }
+    }
+}
+
+impl http_body::Body for InTime {
+    type Data = <Body as http_body::Body>::Data;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
+        let this = self.get_mut();
+        match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(frame) => Poll::Ready(frame),
+            Poll::Pending => {
+                ready!(this.end.as_mut().poll(context));
+                let within = this.within;
+                Poll::Ready(Some(Err(Refusal::TooSlow { within }.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// The answer on its way to the client. Dropped when the client has it, or is gone.
 pub(crate) struct Streamed {

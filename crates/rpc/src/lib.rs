@@ -1,25 +1,33 @@
 //! memscope's gRPC server.
 //!
-//! Owns: the socket, who may ask what, the one way by which questions are asked, the streaming of large answers, and
+//! Owns: the socket and the TCP ports, who may ask what, the audit log, the one way by which questions are asked, the streaming of large answers, and
 //! the fan-out of events to readers. Refuses: to know how answers are computed; that is behind the trait [`Daemon`].
 
 mod accept;
 mod access;
 mod asked;
+mod audit;
 mod authority;
 mod caller;
 mod condition;
 mod daemon;
+mod door;
 mod event;
 mod exact;
 mod export;
 mod fanout;
 mod flow;
+mod io;
 mod kinds;
 mod listen;
 mod named;
 mod options;
 mod refusal;
+#[cfg(not(feature = "fake"))]
+mod rights;
+#[cfg(feature = "fake")]
+pub mod rights;
+mod roles;
 mod serve;
 mod service;
 mod service_triggers;
@@ -33,18 +41,21 @@ mod under_way;
 pub mod fake;
 
 pub use access::Access;
-pub use caller::{Caller, Identify, peer_credentials};
+pub use audit::{Audit, Tell};
+pub use caller::{Account, Caller, Certified, Identify, LocalUser, peer_credentials};
 pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
     AttachOptions, AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
     RecordingWriter, StackKinds,
 };
+pub use door::{Door, DoorError, Tls, TlsError, TlsFiles};
 pub use export::Exporter;
 pub use fanout::EventHub;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use options::ServeOptions;
 pub use refusal::Refusal;
-pub use serve::{ServeError, serve};
+pub use roles::{NoSuchRole, Right, Roles};
+pub use serve::{Doors, ServeError, serve};
 pub use share::Limits;
 pub use tonic::async_trait;
 pub use triggers::{KeptSnapshot, KeptSnapshots, OpenKept, TriggerStatus, Triggers};

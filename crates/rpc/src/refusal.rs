@@ -60,6 +60,34 @@ pub enum Refusal {
         /// Why there is nothing to probe, as the end of the message.
         why: String,
     },
+    /// The caller's certificate names no role, or cannot be understood.
+    #[error("certificate {name:?} gives no right to ask: {why}")]
+    NoRole {
+        /// Name of the certificate's holder; empty if it has none.
+        name: String,
+        /// What is missing or wrong, as the end of the message.
+        why: String,
+    },
+    /// The caller's certificate does not have the role that the request needs.
+    #[error(
+        "certificate {name:?} may not {action}: that needs the role {needed}, and its roles are {has}"
+    )]
+    RoleLacks {
+        /// Name of the certificate's holder.
+        name: String,
+        /// Name of the method.
+        action: String,
+        /// The role that is needed.
+        needed: &'static str,
+        /// The roles that the certificate has.
+        has: String,
+    },
+    /// The request did not arrive whole within its time.
+    #[error("the request did not arrive within {}", memscope_units::duration(*within))]
+    TooSlow {
+        /// How long the daemon waited.
+        within: std::time::Duration,
+    },
     /// The process maps no device library.
     #[error("process {pid} ({comm}) uses no GPU or NPU: it maps no device library")]
     NoDeviceLibraries {
@@ -222,7 +250,9 @@ impl Refusal {
             Refusal::NoSuchTrigger { .. } => "no_such_trigger",
             Refusal::NoSuchSnapshot { .. } => "no_such_snapshot",
             Refusal::NoTriggers { .. } => "no_triggers",
-            Refusal::NotPermitted { .. } => "not_permitted",
+            Refusal::NotPermitted { .. } | Refusal::RoleLacks { .. } => "not_permitted",
+            Refusal::NoRole { .. } => "no_role",
+            Refusal::TooSlow { .. } => "too_slow",
             Refusal::NothingToProbe { .. } => "nothing_to_probe",
             Refusal::NoDeviceLibraries { .. } => "no_device_libraries",
             Refusal::StrippedLibrary { .. } => "stripped_library",
@@ -256,7 +286,9 @@ impl Refusal {
             | Refusal::NoSuchTrigger { .. }
             | Refusal::Ended { .. }
             | Refusal::NoSuchSnapshot { .. } => Code::NotFound,
-            Refusal::NotPermitted { .. } => Code::PermissionDenied,
+            Refusal::NotPermitted { .. } | Refusal::NoRole { .. } | Refusal::RoleLacks { .. } => {
+                Code::PermissionDenied
+            }
             Refusal::NothingToProbe { .. }
             | Refusal::NoDeviceLibraries { .. }
             | Refusal::StrippedLibrary { .. }
@@ -273,7 +305,7 @@ impl Refusal {
             | Refusal::TooLarge { .. } => Code::ResourceExhausted,
             Refusal::ShuttingDown => Code::Unavailable,
             Refusal::NotWanted => Code::Cancelled,
-            Refusal::NotTaken { .. } => Code::DeadlineExceeded,
+            Refusal::NotTaken { .. } | Refusal::TooSlow { .. } => Code::DeadlineExceeded,
             Refusal::Invalid { .. } => Code::InvalidArgument,
             Refusal::Internal { .. } => Code::Internal,
             Refusal::Copied { code, .. } => *code,
@@ -303,6 +335,15 @@ impl Refusal {
                 "ask as root, or for a process whose real, effective and saved user are yours"
                     .into()
             }
+            Refusal::NoRole { .. } => {
+                "ask for a certificate whose subject has the OU memscope:see=NAMESPACE, memscope:see, memscope:control \
+                 or memscope:admin; or start memscoped with --tls-default-role see"
+                    .into()
+            }
+            Refusal::RoleLacks { needed, .. } => {
+                format!("ask with a certificate whose subject has the OU memscope:{needed}")
+            }
+            Refusal::TooSlow { .. } => "send it again, whole".into(),
             Refusal::NothingToProbe { .. } => {
                 "`memscope-ctl doctor` shows the processes that can be traced".into()
             }

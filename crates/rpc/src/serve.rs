@@ -1,6 +1,7 @@
-//! Runs the gRPC services on the socket.
+//! Runs the gRPC services on the socket and on the TCP ports.
 
-use crate::accept::Incoming;
+use crate::accept::{Admission, Incoming};
+use crate::door::{self, Door};
 use crate::options::ServeOptions;
 use crate::service::Service;
 use crate::share::Shares;
@@ -12,7 +13,10 @@ use memscope_service::triggers_server::TriggersServer;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tower::layer::layer_fn;
 
@@ -20,6 +24,35 @@ use tower::layer::layer_fn;
 const GRACE: Duration = Duration::from_secs(2);
 /// How often a silent connection is pinged, and how long the client may take to answer the ping.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Most requests of one connection at a time. Beyond what one user may have under way, so that nobody is held up by it
+/// and told nothing.
+const MOST_STREAMS: u32 = 128;
+/// Largest size of a request's headers in bytes.
+const LARGEST_HEADERS: u32 = 16 << 10;
+/// Most requests of one connection that were begun and cancelled before they were looked at. Beyond it the connection
+/// is closed.
+const MOST_RESET: usize = 20;
+/// Connections of the TCP ports that wait to be served.
+const WAITING: usize = 16;
+
+/// Where clients come in.
+#[derive(Debug)]
+pub struct Doors {
+    /// The Unix socket.
+    pub socket: Listener,
+    /// The TCP ports.
+    pub ports: Vec<Door>,
+}
+
+impl From<Listener> for Doors {
+    fn from(socket: Listener) -> Doors {
+        Doors {
+            socket,
+            ports: Vec::new(),
+        }
+    }
+}
 
 /// Why the server could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +68,7 @@ pub enum ServeError {
 /// Serves until `shutdown` completes. Then unfinished answers get a short time to end (event streams end at once), and
 /// the socket is removed.
 pub async fn serve(
-    listener: Listener,
+    doors: impl Into<Doors>,
     daemon: Arc<dyn Daemon>,
     options: ServeOptions,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -43,8 +76,19 @@ pub async fn serve(
     let (ending, ended) = watch::channel(false);
     let patience = options.patience;
     let requests = Shares::new("requests under way", options.requests);
-    let (socket, claim) = listener.into_parts();
-    let connections = Incoming::new(socket, &options);
+    let (sent_within, audit) = (options.sent_within, options.audit.clone());
+    let Doors { socket, ports } = doors.into();
+    let (socket, claim) = socket.into_parts();
+    let admission = Admission::new(&options);
+    let local = Incoming::new(socket, &options, Arc::clone(&admission));
+    let (sender, remote) = mpsc::channel(WAITING);
+    // They end when this is dropped.
+    let mut accepting = JoinSet::new();
+    for port in ports {
+        accepting.spawn(door::accept(port, Arc::clone(&admission), sender.clone()));
+    }
+    drop(sender);
+    let connections = local.merge(ReceiverStream::new(remote));
     let service = Service::new(daemon, options, ended.clone());
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<MemscopeServer<Service>>().await;
@@ -72,9 +116,14 @@ pub async fn serve(
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
+        .max_concurrent_streams(Some(MOST_STREAMS))
+        .http2_max_header_list_size(Some(LARGEST_HEADERS))
+        .http2_max_pending_accept_reset_streams(Some(MOST_RESET))
         .layer(layer_fn(move |service| ToTheEnd {
             service,
             patience,
+            sent_within,
+            audit: audit.clone(),
             requests: Arc::clone(&requests),
         }))
         .add_service(health_service.max_decoding_message_size(LARGEST_REQUEST))
@@ -95,6 +144,6 @@ pub async fn serve(
         result = server => result.map_err(ServeError::from),
         () = out_of_time => Ok(()),
     };
-    drop(claim);
+    drop((accepting, claim));
     result
 }

@@ -2,6 +2,7 @@
 
 use crate::access::Access;
 use crate::asked::{attach_options, attach_scope, detach_scope, mark};
+use crate::audit::Target;
 use crate::caller::{Caller, identified};
 use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
 use crate::exact::Strict;
@@ -11,7 +12,7 @@ use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
 use crate::turns::{Turn, Turns};
 use crate::under_way::{UnderWay, Unhurried};
-use crate::{Refusal, event, export, kinds, named};
+use crate::{Refusal, asked, event, export, kinds, named};
 use memscope_export::{SnapshotParts, Writer, writer};
 use memscope_ledger::report::SnapshotReport;
 use memscope_ledger::{Answer, Answered, Asked, Question, Senseless, Who};
@@ -58,7 +59,7 @@ impl Service {
     }
 
     /// The processes that a question is about and that the caller may see.
-    async fn visible(&self, caller: Caller, pid: Option<u32>) -> Result<Vec<Who>, Refusal> {
+    async fn visible(&self, caller: &Caller, pid: Option<u32>) -> Result<Vec<Who>, Refusal> {
         let access = self.access();
         access.visible(self.daemon.as_ref(), caller, pid).await
     }
@@ -66,7 +67,7 @@ impl Service {
     /// The caller of a request about `pid`. Refused if they may not see that process.
     pub(crate) async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
         let caller = self.caller(request)?;
-        self.visible(caller, Some(pid)).await?;
+        self.visible(&caller, Some(pid)).await?;
         Ok(caller)
     }
 
@@ -79,7 +80,7 @@ impl Service {
     {
         let caller = self.caller(&request)?;
         let strict = Strict::of(&request);
-        let reply = self.answer(caller, request.into_inner()).await?;
+        let reply = self.answer(&caller, request.into_inner()).await?;
         if let Some(kind) = Q::KIND {
             strict.check(kind, Q::coverage(&reply))?;
         }
@@ -89,7 +90,7 @@ impl Service {
 
     /// Answers a question about the processes that the caller may see now. The daemon gets their handles, not their
     /// pids: if another process gets one of the pids in the meantime, nothing of it is shown.
-    async fn answer<Q>(&self, caller: Caller, question: Q) -> Result<Q::Reply, Refusal>
+    async fn answer<Q>(&self, caller: &Caller, question: Q) -> Result<Q::Reply, Refusal>
     where
         Q: Question + Into<Asked>,
         Q::Reply: TryFrom<Answered>,
@@ -109,7 +110,7 @@ impl Service {
     /// The moment that a request asks for, `None` for now. A mark's name is looked up.
     async fn moment(
         &self,
-        caller: Caller,
+        caller: &Caller,
         pid: u32,
         at: Option<v1::Moment>,
     ) -> Result<Option<Moment>, Refusal> {
@@ -125,7 +126,7 @@ impl Service {
     /// long the answer about the first of them takes.
     async fn moments(
         &self,
-        caller: Caller,
+        caller: &Caller,
         pid: u32,
         both: [Option<v1::Moment>; 2],
     ) -> Result<[Option<Moment>; 2], Refusal> {
@@ -150,7 +151,7 @@ impl Service {
 
     /// Waits for a turn to make snapshots, which must be held until they are made. A client that goes away while it
     /// waits gives up its place.
-    async fn turn(&self, caller: Caller, under_way: &UnderWay) -> Result<Turn, Refusal> {
+    async fn turn(&self, caller: &Caller, under_way: &UnderWay) -> Result<Turn, Refusal> {
         let wanted = under_way.wanted();
         tokio::select! {
             turn = self.turns.wait(caller) => turn,
@@ -161,7 +162,7 @@ impl Service {
     /// Adds what holds the blocks of the groups that grow. Where that cannot be read, a note says why: the rest of the answer stays right.
     async fn add_holders(
         &self,
-        caller: Caller,
+        caller: &Caller,
         answer: &mut v1::LeaksResponse,
         under_way: &UnderWay,
     ) {
@@ -208,7 +209,7 @@ impl Service {
 
     async fn take_holders(
         &self,
-        caller: Caller,
+        caller: &Caller,
         question: v1::HoldersRequest,
         under_way: &UnderWay,
     ) -> Result<v1::HoldersResponse, Refusal> {
@@ -219,7 +220,7 @@ impl Service {
     /// A process as it is before its objects are read, and the turn that must be held until they are.
     async fn before_reading(
         &self,
-        caller: Caller,
+        caller: &Caller,
         pid: u32,
         under_way: &UnderWay,
     ) -> Result<(Turn, Arc<SnapshotReport>), Refusal> {
@@ -231,7 +232,7 @@ impl Service {
 
     async fn take_snapshot(
         &self,
-        caller: Caller,
+        caller: &Caller,
         pid: u32,
         at: Option<Moment>,
         under_way: &UnderWay,
@@ -246,7 +247,7 @@ impl Service {
     /// so it is left to a blocking thread.
     async fn take_stacks(
         &self,
-        caller: Caller,
+        caller: &Caller,
         pid: u32,
         question: StackQuestion,
         strict: Strict,
@@ -288,7 +289,7 @@ fn picture(earlier: bool) -> Answer {
 /// What the marks and the peaks of a process mean to one caller.
 struct NamesOf<'s> {
     service: &'s Service,
-    caller: Caller,
+    caller: &'s Caller,
     pid: u32,
 }
 
@@ -316,6 +317,7 @@ impl Memscope for Service {
         &self,
         request: Request<v1::AttachRequest>,
     ) -> Result<Response<v1::AttachResponse>, Status> {
+        Target::set(&request, || asked::attached(request.get_ref()));
         let caller = self.caller(&request)?;
         let request = request.into_inner();
         let request = AttachRequest {
@@ -331,11 +333,12 @@ impl Memscope for Service {
         &self,
         request: Request<v1::DetachRequest>,
     ) -> Result<Response<v1::DetachResponse>, Status> {
+        Target::set(&request, || asked::detached(request.get_ref()));
         let caller = self.caller(&request)?;
         let scope = detach_scope(request.into_inner().scope)?;
         let daemon = Arc::clone(&self.daemon);
         if let DetachScope::Pid(pid) = scope {
-            self.visible(caller, Some(pid)).await?;
+            self.visible(&caller, Some(pid)).await?;
         }
         let work = async move { daemon.detach(caller, scope).await };
         Ok(Response::new(to_the_end("the detach", work).await?))
@@ -371,7 +374,8 @@ impl Memscope for Service {
         let with_holders = request.get_ref().holders;
         let mut answer = self.ask(request).await?;
         if with_holders && answer.get_ref().growing_groups > 0 {
-            self.add_holders(caller, answer.get_mut(), &under_way).await;
+            self.add_holders(&caller, answer.get_mut(), &under_way)
+                .await;
         }
         Ok(answer)
     }
@@ -387,9 +391,13 @@ impl Memscope for Service {
         &self,
         request: Request<v1::MarkRequest>,
     ) -> Result<Response<v1::MarkResponse>, Status> {
+        Target::set(&request, || {
+            let mark = request.get_ref();
+            format!("pid={} name={:?}", mark.pid, mark.name)
+        });
         let pid = request.get_ref().pid;
         let caller = self.caller(&request)?;
-        let whose = self.visible(caller, Some(pid)).await?;
+        let whose = self.visible(&caller, Some(pid)).await?;
         let of = whose.into_iter().next();
         let of = of.ok_or(Refusal::NotTraced { pid })?;
         let mark = mark(request.into_inner())?;
@@ -419,14 +427,15 @@ impl Memscope for Service {
         &self,
         request: Request<v1::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
+        Target::set(&request, || format!("pid={}", request.get_ref().pid));
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let at = request.into_inner().at;
         let kind = picture(at.is_some());
-        let turn = self.turn(caller, &under_way).await?;
-        let at = self.moment(caller, pid, at).await?;
-        let report = self.take_snapshot(caller, pid, at, &under_way).await?;
+        let turn = self.turn(&caller, &under_way).await?;
+        let at = self.moment(&caller, pid, at).await?;
+        let report = self.take_snapshot(&caller, pid, at, &under_way).await?;
         drop(turn);
         strict.check(kind, &report.coverage)?;
         // Each part is made when the client has room for it.
@@ -449,11 +458,11 @@ impl Memscope for Service {
             )
             .into());
         };
-        let _turn = self.turn(caller, &under_way).await?;
+        let _turn = self.turn(&caller, &under_way).await?;
         let both = [Some(from), question.to];
-        let [from, to] = self.moments(caller, pid, both).await?;
-        let to = self.take_snapshot(caller, pid, to, &under_way).await?;
-        let from = self.take_snapshot(caller, pid, from, &under_way).await?;
+        let [from, to] = self.moments(&caller, pid, both).await?;
+        let to = self.take_snapshot(&caller, pid, to, &under_way).await?;
+        let from = self.take_snapshot(&caller, pid, from, &under_way).await?;
         let mut notes = from.coverage.clone();
         let new = to.coverage.iter();
         notes.extend(new.filter(|note| !from.coverage.contains(note)).cloned());
@@ -474,14 +483,14 @@ impl Memscope for Service {
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.into_inner();
         let kind = picture(question.at.is_some());
-        let _turn = self.turn(caller, &under_way).await?;
+        let _turn = self.turn(&caller, &under_way).await?;
         let both = [question.from, question.at];
-        let [from, at] = self.moments(caller, pid, both).await?;
-        let now = self.take_snapshot(caller, pid, at, &under_way).await?;
+        let [from, at] = self.moments(&caller, pid, both).await?;
+        let now = self.take_snapshot(&caller, pid, at, &under_way).await?;
         strict.check(kind, &now.coverage)?;
         let before = match from {
             Some(_) => {
-                let before = self.take_snapshot(caller, pid, from, &under_way).await?;
+                let before = self.take_snapshot(&caller, pid, from, &under_way).await?;
                 strict.check(Answer::EarlierPicture, &before.coverage)?;
                 Some(before)
             }
@@ -503,8 +512,8 @@ impl Memscope for Service {
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.into_inner();
         let kind = picture(question.at.is_some());
-        let at = self.moment(caller, pid, question.at.clone()).await?;
-        let (_turn, before) = self.before_reading(caller, pid, &under_way).await?;
+        let at = self.moment(&caller, pid, question.at.clone()).await?;
+        let (_turn, before) = self.before_reading(&caller, pid, &under_way).await?;
         let wanted = under_way.wanted();
         let answer = self.daemon.owners(question, before, at, wanted).await?;
         strict.check(kind, &answer.coverage)?;
@@ -519,7 +528,7 @@ impl Memscope for Service {
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let answer = self
-            .take_holders(caller, request.into_inner(), &under_way)
+            .take_holders(&caller, request.into_inner(), &under_way)
             .await?;
         strict.check(Answer::Picture, &answer.coverage)?;
         Ok(Response::new(answer))
@@ -534,11 +543,11 @@ impl Memscope for Service {
         let by = stacks::grouping(question.by)?;
         let caller = self.asker(&request, question.pid).await?;
         let both = [question.from, question.at];
-        let [from, at] = self.moments(caller, question.pid, both).await?;
+        let [from, at] = self.moments(&caller, question.pid, both).await?;
         let asked = StackQuestion::new(question.view, at, from)?;
-        let _turn = self.turn(caller, &under_way).await?;
+        let _turn = self.turn(&caller, &under_way).await?;
         let answer = self
-            .take_stacks(caller, question.pid, asked, strict, &under_way)
+            .take_stacks(&caller, question.pid, asked, strict, &under_way)
             .await?;
         let work = move || {
             let limit = question.limit as usize;
@@ -557,6 +566,11 @@ impl Memscope for Service {
         &self,
         request: Request<v1::ExportRequest>,
     ) -> Result<Response<Self::ExportStream>, Status> {
+        Target::set(&request, || {
+            let wanted = request.get_ref();
+            let format = formats::of_wire(wanted.format).map_or("unknown", |format| format.name);
+            format!("pid={} format={format}", wanted.pid)
+        });
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.get_ref().clone();
         let caller = self.asker(&request, question.pid).await?;
@@ -572,12 +586,12 @@ impl Memscope for Service {
             Writer::Snapshot(write) => write,
             Writer::Stacks(write) => {
                 let both = [question.from.clone(), question.at.clone()];
-                let [from, at] = self.moments(caller, question.pid, both).await?;
+                let [from, at] = self.moments(&caller, question.pid, both).await?;
                 let differences = format.tells == Tells::Stacks { differences: true };
                 let asked = stacks::exported(differences, &question, (at, from))?;
-                let turn = self.turn(caller, &under_way).await?;
+                let turn = self.turn(&caller, &under_way).await?;
                 let answer = self
-                    .take_stacks(caller, question.pid, asked, strict, &under_way)
+                    .take_stacks(&caller, question.pid, asked, strict, &under_way)
                     .await?;
                 drop(turn);
                 let stream = export::stream(under_way, move |out, _| {
@@ -591,10 +605,10 @@ impl Memscope for Service {
             Tells::Moment => picture(question.at.is_some()),
             _ => Answer::Course,
         };
-        let turn = self.turn(caller, &under_way).await?;
-        let at = self.moment(caller, question.pid, question.at).await?;
+        let turn = self.turn(&caller, &under_way).await?;
+        let at = self.moment(&caller, question.pid, question.at).await?;
         let report = self
-            .take_snapshot(caller, question.pid, at, &under_way)
+            .take_snapshot(&caller, question.pid, at, &under_way)
             .await?;
         drop(turn);
         strict.check(kind, &report.coverage)?;
@@ -613,8 +627,9 @@ impl Memscope for Service {
         &self,
         request: Request<v1::RecordRequest>,
     ) -> Result<Response<Self::RecordStream>, Status> {
+        Target::set(&request, || "journal".to_owned());
         let caller = self.caller(&request)?;
-        if caller.uid != 0 {
+        if !caller.is_admin() {
             return Err(Refusal::NotPermitted {
                 what: "have the journal, which tells of all processes".into(),
             }
@@ -649,7 +664,7 @@ impl Memscope for Service {
         })?;
         let filter = EventFilter {
             pid,
-            caller: (!self.access().shows_all(caller)).then_some(caller),
+            caller: (!self.access().shows_all(&caller)).then(|| caller.clone()),
             kinds,
         };
         let items = self.daemon.events(filter.clone()).await?;
@@ -682,16 +697,16 @@ impl Memscope for Service {
     ) -> Result<Response<v1::StatusResponse>, Status> {
         let caller = self.caller(&request)?;
         let mut status = self.daemon.status().await?;
-        let visible = self.visible(caller, None).await?;
+        let visible = self.visible(&caller, None).await?;
         status.traced_processes = visible.iter().filter(|who| who.is_live).count() as u64;
-        if !self.access().shows_all(caller) {
+        if !self.access().shows_all(&caller) {
             for library in &mut status.libraries {
                 library
                     .pids
                     .retain(|pid| visible.iter().any(|who| who.pid == *pid));
             }
             status.libraries.retain(|library| !library.pids.is_empty());
-            status.rules.retain(|rule| rule.uid == caller.uid);
+            status.rules.retain(|rule| caller.uid() == Some(rule.uid));
             status.messages.clear();
             crate::access::leave_out_totals(&mut status);
         }

@@ -1,5 +1,6 @@
 //! The RPCs for triggers, and for the snapshots that triggers took.
 
+use crate::audit::Target;
 use crate::export::{self, ChunkStream};
 use crate::service::{Service, to_the_end};
 use crate::triggers::{KeptSnapshot, KeptSnapshots, TriggerStatus};
@@ -24,6 +25,13 @@ impl Triggers for Service {
         &self,
         request: Request<v1::AddTriggerRequest>,
     ) -> Result<Response<v1::AddTriggerResponse>, Status> {
+        Target::set(&request, || {
+            let wanted = request.get_ref();
+            let of = wanted
+                .pid
+                .map_or_else(|| "all".to_owned(), |pid| format!("pid={pid}"));
+            format!("{of} when={:?}", wanted.when)
+        });
         let caller = match request.get_ref().pid {
             Some(pid) => self.asker(&request, pid).await?,
             None => self.caller(&request)?,
@@ -42,6 +50,9 @@ impl Triggers for Service {
         &self,
         request: Request<v1::RemoveTriggerRequest>,
     ) -> Result<Response<v1::RemoveTriggerResponse>, Status> {
+        Target::set(&request, || {
+            format!("trigger={}", request.get_ref().trigger)
+        });
         let caller = self.caller(&request)?;
         let number = request.get_ref().trigger;
         self.daemon.remove_trigger(caller, number).await?;
@@ -53,14 +64,14 @@ impl Triggers for Service {
         request: Request<v1::ListTriggersRequest>,
     ) -> Result<Response<v1::ListTriggersResponse>, Status> {
         let caller = self.caller(&request)?;
-        let all = self.access().shows_all(caller);
+        let all = self.access().shows_all(&caller);
         let triggers = self.daemon.triggers().await?;
         Ok(Response::new(v1::ListTriggersResponse {
             triggers: triggers
                 .into_iter()
-                .filter(|status| all || status.is_shown_to(caller))
+                .filter(|status| all || status.is_shown_to(&caller))
                 .map(|status| {
-                    let whole = all || status.is_of(caller);
+                    let whole = all || status.is_of(&caller);
                     trigger(status, whole)
                 })
                 .collect(),
@@ -81,7 +92,7 @@ impl Triggers for Service {
         Ok(Response::new(v1::ListKeptResponse {
             snapshots: snapshots
                 .into_iter()
-                .filter(|kept| self.shows(caller, kept))
+                .filter(|kept| self.shows(&caller, kept))
                 .filter(|kept| pid.is_none_or(|pid| kept.pid == pid))
                 .map(snapshot)
                 .collect(),
@@ -96,10 +107,13 @@ impl Triggers for Service {
         &self,
         request: Request<v1::GetKeptRequest>,
     ) -> Result<Response<Self::GetKeptStream>, Status> {
+        Target::set(&request, || {
+            format!("snapshot={}", request.get_ref().snapshot)
+        });
         let caller = self.caller(&request)?;
         let number = request.get_ref().snapshot;
         let open = self.daemon.open_kept(number).await?;
-        if !self.shows(caller, &open.snapshot) {
+        if !self.shows(&caller, &open.snapshot) {
             return Err(Refusal::NoSuchSnapshot { snapshot: number }.into());
         }
         let stream = export::pass_on(UnderWay::of(&request), open.content);
@@ -108,7 +122,7 @@ impl Triggers for Service {
 }
 
 impl Service {
-    fn shows(&self, caller: Caller, kept: &KeptSnapshot) -> bool {
+    fn shows(&self, caller: &Caller, kept: &KeptSnapshot) -> bool {
         self.access().shows_all(caller) || kept.is_shown_to(caller)
     }
 }
@@ -120,7 +134,7 @@ fn trigger(status: TriggerStatus, whole: bool) -> v1::Trigger {
         trigger: status.trigger,
         when: status.condition.to_string(),
         pid: status.process.map(|(pid, _)| pid),
-        uid: status.uid,
+        uid: status.user.wire_uid(),
         from_start: status.from_start,
         watching: whole.then_some(status.watching),
         fired: whole.then_some(status.fired),

@@ -1,5 +1,6 @@
 //! The trait that a daemon implements to take snapshots by triggers, and the plain types of its methods.
 
+use crate::caller::Account;
 use crate::{Caller, Condition, Refusal};
 use std::io::Read;
 use std::path::PathBuf;
@@ -43,8 +44,8 @@ pub struct TriggerStatus {
     /// The one process that it watches: pid, and real, effective and saved user id. `None`: all processes that its user
     /// may see.
     pub process: Option<(u32, [u32; 3])>,
-    /// Id of the user who added it.
-    pub uid: u32,
+    /// The user, or the certificate's name, by whom it was added.
+    pub user: Account,
     /// Whether it comes from the daemon's command line.
     pub from_start: bool,
     /// Number of traced processes that it watches now.
@@ -60,18 +61,18 @@ pub struct TriggerStatus {
 }
 
 impl TriggerStatus {
-    /// Whether this caller may remove it and see what it did: root, and the user who added it.
+    /// Whether this caller may remove it and see what it did: who may do everything, and the user who added it.
     #[must_use]
-    pub fn is_of(&self, caller: Caller) -> bool {
-        caller.is_root() || self.uid == caller.uid
+    pub fn is_of(&self, caller: &Caller) -> bool {
+        caller.is_admin() || self.user == caller.account()
     }
 
     /// Whether this caller may see that it exists: it is theirs, or it is root's and watches processes that they may
     /// see.
     #[must_use]
-    pub fn is_shown_to(&self, caller: Caller) -> bool {
+    pub fn is_shown_to(&self, caller: &Caller) -> bool {
         self.is_of(caller)
-            || self.uid == 0 && self.process.is_none_or(|(_, uids)| caller.may_see(&uids))
+            || self.user.is_root() && self.process.is_none_or(|(_, uids)| caller.may_see(&uids))
     }
 }
 
@@ -119,8 +120,9 @@ pub struct KeptSnapshot {
 impl KeptSnapshot {
     /// Whether this caller may see it.
     #[must_use]
-    pub fn is_shown_to(&self, caller: Caller) -> bool {
-        caller.is_root() || !self.uids.is_empty() && self.uids.iter().all(|uid| *uid == caller.uid)
+    pub fn is_shown_to(&self, caller: &Caller) -> bool {
+        let is_own = |uid: &u32| caller.uid() == Some(*uid);
+        caller.sees_all() || !self.uids.is_empty() && self.uids.iter().all(is_own)
     }
 }
 

@@ -4,6 +4,7 @@
 //! snapshot is made. One turn is always left for root, and nobody else can have more than some of the turns: whoever
 //! asks for many waits for their own.
 
+use crate::caller::Account;
 use crate::{Caller, Refusal};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ const OF_A_USER: usize = 2;
 pub(crate) struct Turns {
     all: Arc<Semaphore>,
     others: Arc<Semaphore>,
-    users: Mutex<HashMap<u32, Arc<Semaphore>>>,
+    users: Mutex<HashMap<Account, Arc<Semaphore>>>,
 }
 
 /// A turn. Dropping it gives it to the next one who waits.
@@ -35,12 +36,12 @@ impl Turns {
     }
 
     /// Waits for a turn.
-    pub(crate) async fn wait(&self, caller: Caller) -> Result<Turn, Refusal> {
-        let wanted = match caller.is_root() {
+    pub(crate) async fn wait(&self, caller: &Caller) -> Result<Turn, Refusal> {
+        let wanted = match caller.is_admin() {
             true => vec![Arc::clone(&self.all)],
             // The user's own first: whoever waits for that one holds nothing that others need.
             false => vec![
-                self.of(caller.uid),
+                self.of(caller.account()),
                 Arc::clone(&self.others),
                 Arc::clone(&self.all),
             ],
@@ -53,13 +54,13 @@ impl Turns {
         Ok(Turn { _permits: permits })
     }
 
-    fn of(&self, uid: u32) -> Arc<Semaphore> {
+    fn of(&self, account: Account) -> Arc<Semaphore> {
         // The map is still usable if another thread panicked while it held the lock.
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         // Users who neither have a turn nor wait for one take no room.
         users.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
         let own = users
-            .entry(uid)
+            .entry(account)
             .or_insert_with(|| Arc::new(Semaphore::new(OF_A_USER)));
         Arc::clone(own)
     }
@@ -80,30 +81,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_who_asks_for_many_waits_for_their_own() {
-        let caller = |uid| Caller {
-            uid,
-            gid: uid,
-            pid: None,
-        };
+        let [root, one, two, three] = [0, 1, 2, 3].map(|uid| Caller::local(uid, uid, None));
         let turns = Turns::new();
         let mut own = vec![
-            turns.wait(caller(1)).await.unwrap(),
-            turns.wait(caller(1)).await.unwrap(),
+            turns.wait(&one).await.unwrap(),
+            turns.wait(&one).await.unwrap(),
         ];
-        let mut more = pin!(turns.wait(caller(1)));
+        let mut more = pin!(turns.wait(&one));
         assert!(is_pending(&mut more).await);
         // Whoever waits for their own holds up nobody else, and root has a turn when all others have theirs.
-        let other = turns.wait(caller(2)).await.unwrap();
-        let mut third = pin!(turns.wait(caller(3)));
+        let other = turns.wait(&two).await.unwrap();
+        let mut third = pin!(turns.wait(&three));
         assert!(is_pending(&mut third).await);
-        let root = turns.wait(caller(0)).await.unwrap();
+        let held = turns.wait(&root).await.unwrap();
         // What is given back goes to whoever waited first for what all share.
         drop(own.pop());
         third.await.unwrap();
         more.await.unwrap();
-        drop((own, other, root));
-        drop(turns.wait(caller(0)).await.unwrap());
-        drop(turns.of(7));
+        drop((own, other, held));
+        drop(turns.wait(&root).await.unwrap());
+        drop(turns.of(Account::Local(7)));
         assert_eq!(turns.users.lock().unwrap().len(), 1);
         Met {
             what: "snapshots and questions about earlier moments at the same time",

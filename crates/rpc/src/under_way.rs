@@ -6,8 +6,10 @@
 //! time whether it is still wanted.
 
 use crate::Refusal;
-use crate::caller::Peer;
-use crate::flow::Streamed;
+use crate::audit::{Audit, Entry};
+use crate::caller::{Account, Caller, Denied, Peer};
+use crate::flow::{InTime, Streamed};
+use crate::rights;
 use crate::share::{Place, Shares};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -79,6 +81,10 @@ pub(crate) struct ToTheEnd<S> {
     pub(crate) service: S,
     /// How long a client may leave a piece of an answer untaken before the answer ends.
     pub(crate) patience: Duration,
+    /// How long a client may take to send a request.
+    pub(crate) sent_within: Duration,
+    /// Where requests that change something are written down.
+    pub(crate) audit: Option<Audit>,
     /// How many requests each user may have under way.
     pub(crate) requests: Arc<Shares>,
 }
@@ -88,8 +94,47 @@ impl<S> ToTheEnd<S> {
         if let Some(refused) = peer.and_then(|peer| peer.refused.as_ref()) {
             return Err(refused.duplicate());
         }
-        self.requests.take(peer.and_then(|peer| peer.caller))
+        self.requests
+            .take(peer.map_or(Account::Unknown, Peer::account))
     }
+}
+
+/// Why a request may not be made with the roles of its caller's certificate, if so.
+fn lacks_role(peer: Option<&Peer>, path: &str) -> Option<Denial> {
+    let Some(Caller::Certified(certified)) = peer.and_then(|peer| peer.caller.as_ref()) else {
+        return None;
+    };
+    let Some(method) = rights::of(path) else {
+        return Some(Denial::NoSuchMethod);
+    };
+    if certified.roles.give(method.needs) {
+        return None;
+    }
+    Some(Denial::Role(Refusal::RoleLacks {
+        name: certified.certificate.clone(),
+        action: path.trim_start_matches('/').to_owned(),
+        needed: method.needs.role(),
+        has: certified.roles.to_string(),
+    }))
+}
+
+/// Why a certificate does not get an answer.
+enum Denial {
+    NoSuchMethod,
+    Role(Refusal),
+}
+
+/// An answer that needed no work: a refusal. It is written down first, also if the client is gone meanwhile.
+async fn refused<E>(status: Status, entry: Option<Entry>) -> Result<http::Response<Body>, E> {
+    let response = status.into_http();
+    if let Some(entry) = entry {
+        let headers = response.headers().clone();
+        let written = tokio::spawn(async move { entry.finish(&headers).await });
+        if let Err(error) = written.await {
+            tracing::error!(%error, "an entry of the audit log was not written");
+        }
+    }
+    Ok(response)
 }
 
 /// In the extensions of a response: its client may take what it wants when it wants, because what waits for it is
@@ -112,12 +157,39 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let place = match self.admit(request.extensions().get::<Peer>()) {
+        let peer = request.extensions().get::<Peer>().cloned();
+        let path = request.uri().path();
+        let action = rights::of(path).and_then(|method| method.action);
+        let noted = self.audit.as_ref().zip(action);
+        let entry = noted.map(|(audit, action)| Entry::new(audit, action, peer.clone()));
+        let place = match self.admit(peer.as_ref()) {
             Ok(place) => place,
-            Err(refusal) => {
-                return Box::pin(async { Ok(Status::from(refusal).into_http()) });
-            }
+            Err(refusal) => return Box::pin(refused(refusal.into(), entry)),
         };
+        match (lacks_role(peer.as_ref(), path), &entry) {
+            (None, _) => {}
+            (Some(Denial::NoSuchMethod), _) => {
+                let status = Status::unimplemented(
+                    "this daemon has no such method — is the client newer than the daemon?",
+                );
+                return Box::pin(refused(status, entry));
+            }
+            // The handler reads what the request is about, so that it can be written down, and gets no further.
+            (Some(Denial::Role(refusal)), Some(_)) => {
+                request.extensions_mut().insert(Denied(Arc::new(refusal)));
+            }
+            (Some(Denial::Role(refusal)), None) => {
+                return Box::pin(refused(refusal.into(), entry));
+            }
+        }
+        if let Some(entry) = &entry {
+            request.extensions_mut().insert(entry.target());
+        }
+        // Reflection is asked in a stream of requests, which lasts as long as the client likes.
+        if path_of_memscope(&request) {
+            let within = self.sent_within;
+            request = request.map(|body| Body::new(InTime::new(body, within)));
+        }
         let (here, wanted) = watch::channel(());
         let under_way = UnderWay {
             wanted: Wanted(Some(wanted)),
@@ -129,23 +201,41 @@ where
         Box::pin(async move {
             let held = under_way.clone();
             let to_the_end = async move {
-                let response = work.await;
+                let outcome = tokio::spawn(work).await;
+                let response = match outcome {
+                    Ok(Ok(response)) => in_our_words(response),
+                    Ok(Err(error)) => {
+                        if let Some(entry) = entry {
+                            entry.broke().await;
+                        }
+                        return Err(error);
+                    }
+                    Err(error) => Status::internal(format!(
+                        "the request could not be answered: {error} — this is a fault of memscope: please report it \
+                         with the daemon's log"
+                    ))
+                    .into_http(),
+                };
+                if let Some(entry) = entry {
+                    entry.finish(response.headers()).await;
+                }
                 drop(held);
-                response
+                Ok(response)
             };
             let response = match tokio::spawn(to_the_end).await {
-                Ok(response) => in_our_words(response?),
-                Err(error) => Status::internal(format!(
-                    "the request could not be answered: {error} — this is a fault of memscope: please report it \
-                     with the daemon's log"
-                ))
-                .into_http(),
+                Ok(response) => response?,
+                Err(error) => Status::internal(format!("writing down the request failed: {error}"))
+                    .into_http(),
             };
             let is_hurried = response.extensions().get::<Unhurried>().is_none();
             let patience = is_hurried.then_some(patience);
             Ok(response.map(|body| Body::new(Streamed::new(body, here, under_way, patience))))
         })
     }
+}
+
+fn path_of_memscope(request: &http::Request<Body>) -> bool {
+    request.uri().path().starts_with("/memscope.v1.")
 }
 
 /// The transport refuses large requests by itself, with a code and words of its own.

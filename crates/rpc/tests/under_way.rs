@@ -128,11 +128,7 @@ fn of_several_users(daemon: FakeDaemon, options: ServeOptions) -> (Server, Arc<A
     let next = Arc::clone(&user);
     let identify: Identify = Arc::new(move |_| {
         let uid = next.load(Ordering::SeqCst);
-        Some(Caller {
-            uid,
-            gid: uid,
-            pid: None,
-        })
+        Some(Caller::local(uid, uid, None))
     });
     let options = ServeOptions {
         identify,

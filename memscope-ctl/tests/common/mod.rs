@@ -25,13 +25,7 @@ pub struct Server {
 impl Server {
     /// Serves `daemon`, and treats every caller as root.
     pub fn start(daemon: FakeDaemon) -> Self {
-        let identify: Identify = Arc::new(|_| {
-            Some(memscope_rpc::Caller {
-                uid: 0,
-                gid: 0,
-                pid: None,
-            })
-        });
+        let identify: Identify = Arc::new(|_| Some(memscope_rpc::Caller::local(0, 0, None)));
         Self::start_with(daemon, identify)
     }
 

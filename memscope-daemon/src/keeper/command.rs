@@ -1,5 +1,6 @@
 //! Commands to the keeper, and the messages that it sends to the tracer.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use memscope_ledger::Ledger;
@@ -54,6 +55,8 @@ pub enum Command {
         pid: u32,
         /// Its real, effective and saved user ids, for readers of events.
         uids: [u32; 3],
+        /// Its Kubernetes namespace, for readers of events.
+        namespace: Option<Arc<str>>,
         /// The process's slot, which has the programs' counters for it.
         slot: Slot,
     },

@@ -208,6 +208,7 @@ impl Keeper {
             self.hub.publish(&EventItem {
                 pid: watched.map(|w| w.pid),
                 uids: watched.map(|w| w.uids),
+                namespace: watched.and_then(|w| w.namespace.clone()),
                 unix_ns: Some(self.ledger.unix_ns(event.time_ns)),
                 event: Arc::new(event),
                 missed: 0,

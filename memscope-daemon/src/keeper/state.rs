@@ -27,6 +27,7 @@ use crate::works::Hurried;
 pub(super) struct Watched {
     pub(super) pid: u32,
     pub(super) uids: [u32; 3],
+    pub(super) namespace: Option<Arc<str>>,
     pub(super) slot: Slot,
     /// Number of lost records that has been reported to the tracer.
     pub(super) lost_told: u64,

@@ -247,6 +247,7 @@ impl Keeper {
                 process,
                 pid,
                 uids,
+                namespace,
                 slot,
             } => {
                 // Of a process that was traced before, losses are known that were told of then.
@@ -261,6 +262,7 @@ impl Keeper {
                     Watched {
                         pid,
                         uids,
+                        namespace,
                         slot,
                         lost_told,
                         names: None,

@@ -182,11 +182,7 @@ mod tests {
             device: Some(1),
         };
         let mut triggers = Triggers::new(&[], 5);
-        let root = memscope_rpc::Caller {
-            uid: 0,
-            gid: 0,
-            pid: None,
-        };
+        let root = memscope_rpc::Caller::root();
         triggers.add(root, condition, None).unwrap();
         let said = Said {
             key: Key {

@@ -147,7 +147,7 @@ impl Place {
             trigger: 7,
             condition: "oom".parse().unwrap(),
             process: None,
-            uid: 0,
+            user: memscope_rpc::Account::Local(0),
             from_start: false,
             watching: 0,
             fired: 0,
@@ -417,11 +417,7 @@ fn what_a_process_held_as_another_user_is_not_shown_to_the_first() {
             uids: uids.to_vec(),
             ..Default::default()
         };
-        kept.is_shown_to(memscope_rpc::Caller {
-            uid,
-            gid: 0,
-            pid: None,
-        })
+        kept.is_shown_to(&memscope_rpc::Caller::local(uid, 0, None))
     };
     assert!(shown(&[3], 3) && !shown(&[3, 4], 3) && shown(&[3, 4], 0) && !shown(&[], 3));
 }

@@ -104,7 +104,7 @@ impl Tracer {
             generation: 0,
             late: None,
         };
-        let attached = self.attach_one(rule.caller, pid, cause)?;
+        let attached = self.attach_one(rule.caller.clone(), pid, cause)?;
         if let Some(rule) = self.rules.iter_mut().find(|r| r.id == rule.id) {
             rule.attached += 1;
         }
@@ -126,7 +126,7 @@ impl Tracer {
         if !caller.may_see(&facts.uids) {
             return Err(Refusal::NoSuchProcess { pid });
         }
-        if !caller.is_root() && !lets_its_user_look(pid) {
+        if !caller.is_admin() && !lets_its_user_look(pid) {
             return Err(Refusal::NotPermitted {
                 what: format!(
                     "attach process {pid}, which keeps its memory from its own user (it is not dumpable, as after a change of user or with \
@@ -198,6 +198,7 @@ impl Tracer {
             process: handle,
             pid,
             uids: facts.uids,
+            namespace: facts.kubernetes_namespace().map(Into::into),
             slot: slot.clone(),
         };
         if self.keeper.send(watch).is_err() {

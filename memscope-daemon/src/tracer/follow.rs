@@ -160,7 +160,7 @@ impl Tracer {
             self.appeared(child);
             return;
         }
-        let caller = traced.caller;
+        let caller = traced.caller.clone();
         let cause = Cause {
             options: traced.options.clone(),
             rule: traced.rule,

@@ -145,7 +145,7 @@ impl KeptProcess {
         } = traced;
         KeptProcess {
             handle: handle.0,
-            caller: *caller,
+            caller: caller.clone(),
             facts: facts.clone(),
             options: options.clone(),
             level: *level,

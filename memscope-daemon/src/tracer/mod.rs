@@ -488,7 +488,7 @@ impl Tracer {
                 let found = self
                     .rules
                     .iter()
-                    .position(|r| r.id == rule && (caller.is_root() || r.caller.uid == caller.uid));
+                    .position(|r| r.id == rule && (caller.is_admin() || r.caller.is_same(&caller)));
                 let Some(at) = found else {
                     return Err(Refusal::NoSuchRule { rule });
                 };
@@ -501,7 +501,7 @@ impl Tracer {
                     .collect()
             }
             DetachScope::All => {
-                let mine = |r: &Rule| caller.is_root() || r.caller.uid == caller.uid;
+                let mine = |r: &Rule| caller.is_admin() || r.caller.is_same(&caller);
                 outcome
                     .rules
                     .extend(self.rules.iter().filter(|r| mine(r)).map(|r| r.id));
@@ -582,7 +582,7 @@ impl Tracer {
                     rule: r.id,
                     scope: scope(&r.scope),
                     level: r.options.level.into(),
-                    uid: r.caller.uid,
+                    uid: r.caller.account().wire_uid(),
                     attached: r.attached,
                 })
                 .collect(),
@@ -591,9 +591,9 @@ impl Tracer {
 
     fn add_rule(&mut self, caller: Caller, request: &AttachRequest) -> Result<u64, Refusal> {
         let all = self.rules.iter();
-        let beside = all.filter(|r| r.caller.is_root() == caller.is_root());
-        let own = self.rules.iter().filter(|r| r.caller.uid == caller.uid);
-        if beside.count() >= MOST_RULES || !caller.is_root() && own.count() >= MOST_RULES_OF_A_USER
+        let beside = all.filter(|r| r.caller.is_admin() == caller.is_admin());
+        let own = self.rules.iter().filter(|r| r.caller.is_same(&caller));
+        if beside.count() >= MOST_RULES || !caller.is_admin() && own.count() >= MOST_RULES_OF_A_USER
         {
             return Err(Refusal::Invalid {
                 what: format!(

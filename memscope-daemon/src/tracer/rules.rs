@@ -101,11 +101,7 @@ mod tests {
                 kernels: false,
                 accesses: false,
             },
-            caller: Caller {
-                uid: 0,
-                gid: 0,
-                pid: None,
-            },
+            caller: Caller::root(),
             attached: 0,
         };
         let name = comm(pid).expect("comm");

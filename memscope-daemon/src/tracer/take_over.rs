@@ -152,13 +152,14 @@ impl Tracer {
             process: handle,
             pid,
             uids: process.facts.uids,
+            namespace: process.facts.kubernetes_namespace().map(Into::into),
             slot: slot.clone(),
         };
         let _ = self.keeper.send(watch);
         let traced = Traced {
             pid,
             handle,
-            caller: process.caller,
+            caller: process.caller.clone(),
             options: process.options.clone(),
             level: process.level,
             facts: process.facts.clone(),

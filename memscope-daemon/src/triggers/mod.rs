@@ -79,11 +79,7 @@ impl Triggers {
     /// Begins with the triggers of the command line. A trigger that fires again in the same process within `pause_ns`
     /// nanoseconds of its last snapshot takes none.
     pub fn new(conditions: &[Condition], pause_ns: u64) -> Triggers {
-        let root = Caller {
-            uid: 0,
-            gid: 0,
-            pid: None,
-        };
+        let root = Caller::root();
         let mut all = Triggers {
             triggers: Vec::new(),
             last_number: 0,
@@ -94,8 +90,8 @@ impl Triggers {
             next_tick_ns: 0,
         };
         for condition in conditions {
-            if all.same(condition, Scope::All, root).is_none() {
-                all.push(*condition, Scope::All, root, true);
+            if all.same(condition, Scope::All, &root).is_none() {
+                all.push(*condition, Scope::All, root.clone(), true);
             }
         }
         all
@@ -106,14 +102,10 @@ impl Triggers {
         let mut all = Triggers { pause_ns, ..left };
         all.triggers
             .retain(|one| !one.from_start || conditions.contains(&one.condition));
-        let root = Caller {
-            uid: 0,
-            gid: 0,
-            pid: None,
-        };
+        let root = Caller::root();
         for condition in conditions {
-            if all.same(condition, Scope::All, root).is_none() {
-                all.push(*condition, Scope::All, root, true);
+            if all.same(condition, Scope::All, &root).is_none() {
+                all.push(*condition, Scope::All, root.clone(), true);
             }
         }
         all.next_tick_ns = 0;
@@ -127,10 +119,10 @@ impl Triggers {
         self.forget(|trigger| matches!(trigger.scope, Scope::One(..)));
     }
 
-    fn same(&self, condition: &Condition, scope: Scope, user: Caller) -> Option<&Trigger> {
+    fn same(&self, condition: &Condition, scope: Scope, user: &Caller) -> Option<&Trigger> {
         self.triggers
             .iter()
-            .find(|t| t.condition == *condition && t.scope == scope && t.user.uid == user.uid)
+            .find(|t| t.condition == *condition && t.scope == scope && t.user.is_same(user))
     }
 
     fn push(&mut self, condition: Condition, scope: Scope, user: Caller, from_start: bool) -> u64 {
@@ -188,13 +180,13 @@ impl Triggers {
                 .map(|p| Scope::One(pid, p.start_ticks, p.uids))
                 .ok_or(Refusal::NotTraced { pid })?,
         };
-        if let Some(same) = self.same(&condition, scope, user) {
+        if let Some(same) = self.same(&condition, scope, &user) {
             return Ok(self.status(same));
         }
         let all = self.triggers.iter();
-        let beside = all.filter(|t| t.user.is_root() == user.is_root());
-        let own = self.triggers.iter().filter(|t| t.user.uid == user.uid);
-        if beside.count() >= MOST || !user.is_root() && own.count() >= MOST_OF_A_USER {
+        let beside = all.filter(|t| t.user.is_admin() == user.is_admin());
+        let own = self.triggers.iter().filter(|t| t.user.is_same(&user));
+        if beside.count() >= MOST || !user.is_admin() && own.count() >= MOST_OF_A_USER {
             return Err(Refusal::Invalid {
                 what: format!(
                     "there are too many triggers: at most {MOST} of root, {MOST} of all others, and {MOST_OF_A_USER} of \
@@ -218,9 +210,9 @@ impl Triggers {
         let found = self.triggers.iter().find(|t| t.number == number);
         let status = found
             .map(|t| self.status(t))
-            .filter(|status| status.is_shown_to(user))
+            .filter(|status| status.is_shown_to(&user))
             .ok_or(Refusal::NoSuchTrigger { trigger: number })?;
-        if !status.is_of(user) {
+        if !status.is_of(&user) {
             return Err(Refusal::NotPermitted {
                 what: format!("remove trigger {number}, which is root's"),
             });
@@ -246,7 +238,7 @@ impl Triggers {
                 Scope::All => None,
                 Scope::One(pid, _, uids) => Some((pid, uids)),
             },
-            uid: trigger.user.uid,
+            user: trigger.user.account(),
             from_start: trigger.from_start,
             watching: watching.count() as u64,
             fired: trigger.fired,

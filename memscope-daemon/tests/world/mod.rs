@@ -14,11 +14,7 @@ use memscope_rpc::{Caller, TriggerStatus};
 pub const ROOT: Caller = caller(0);
 
 pub const fn caller(uid: u32) -> Caller {
-    Caller {
-        uid,
-        gid: uid,
-        pid: None,
-    }
+    Caller::local(uid, uid, None)
 }
 
 /// The ledger and the triggers, fed as the keeper feeds them.

@@ -550,6 +550,7 @@ pub fn event(pid: u32, uid: u32, sequence: u64, body: Body) -> EventItem {
         }),
         pid: Some(pid),
         uids: Some([uid; 3]),
+        namespace: None,
         unix_ns: None,
         missed: 0,
     }

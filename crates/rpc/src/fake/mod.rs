@@ -112,7 +112,7 @@ impl Daemon for FakeDaemon {
         let mut processes = lock(&self.processes);
         let traced = processes
             .entry(pid)
-            .or_insert_with(|| process(pid, caller.uid));
+            .or_insert_with(|| process(pid, caller.uid().unwrap_or(0)));
         if !caller.may_see(&traced.process.facts.uids) {
             return Err(Refusal::NoSuchProcess { pid });
         }
@@ -332,8 +332,8 @@ impl Triggers for FakeDaemon {
         let status = TriggerStatus {
             trigger: state.triggers.iter().map(|t| t.trigger).max().unwrap_or(0) + 1,
             condition,
-            process: pid.map(|pid| (pid, [caller.uid; 3])),
-            uid: caller.uid,
+            process: pid.map(|pid| (pid, [caller.uid().unwrap_or(0); 3])),
+            user: caller.account(),
             from_start: false,
             watching: 1,
             fired: 0,
@@ -350,7 +350,7 @@ impl Triggers for FakeDaemon {
         let before = state.triggers.len();
         state
             .triggers
-            .retain(|t| t.trigger != number || !t.is_of(caller));
+            .retain(|t| t.trigger != number || !t.is_of(&caller));
         if state.triggers.len() == before {
             return Err(Refusal::NoSuchTrigger { trigger: number });
         }

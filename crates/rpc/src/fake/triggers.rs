@@ -1,6 +1,6 @@
 //! The triggers of the fake daemon. They never fire, and the kept snapshots are made up.
 
-use crate::{KeptSnapshot, TriggerStatus};
+use crate::{Account, KeptSnapshot, TriggerStatus};
 
 /// The triggers and kept snapshots of the fake daemon; tests may change them.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub fn trigger(number: u64, when: &str, uid: u32) -> Option<TriggerStatus> {
         trigger: number,
         condition: when.parse().ok()?,
         process: None,
-        uid,
+        user: Account::Local(uid),
         from_start: false,
         watching: 1,
         fired: 3,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod tls;
+
 use hyper_util::rt::TokioIo;
 use memscope_rpc::fake::{self, FakeDaemon};
 use memscope_rpc::{Caller, Identify, ListenOptions, Listener, ServeOptions, serve};
@@ -67,13 +69,7 @@ pub async fn connect(path: &Path) -> Channel {
 
 /// Options of a server that treats every caller as this user.
 pub fn as_user(uid: u32) -> ServeOptions {
-    let identify: Identify = Arc::new(move |_| {
-        Some(Caller {
-            uid,
-            gid: uid,
-            pid: None,
-        })
-    });
+    let identify: Identify = Arc::new(move |_| Some(Caller::local(uid, uid, None)));
     ServeOptions {
         identify,
         ..ServeOptions::default()

@@ -1,0 +1,84 @@
+//! The TCP door: ports at which holders of certificates connect.
+//!
+//! Owns: binding the ports, and who comes in through them. Refuses: to serve anything without mutual TLS. What is asked
+//! and answered is the same as at the Unix socket.
+
+mod certificate;
+mod handshakes;
+mod tls;
+
+pub(crate) use handshakes::accept;
+pub use tls::{Tls, TlsError, TlsFiles};
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use tokio::net::TcpListener;
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// The address is of no known host, or has no port.
+    #[error(
+        "{address} is no address to listen on — give HOST:PORT, such as 0.0.0.0:9465 or [::]:9465"
+    )]
+    Address {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The port could not be opened.
+    #[error(
+        "listening on {address} failed — is it an address of this machine, and is the port free?"
+    )]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// An open port.
+#[derive(Debug)]
+pub struct Door {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Tls,
+}
+
+impl Door {
+    /// Opens a port, the first of the addresses that `HOST:PORT` means where that works. Port 0 means any free one.
+    /// Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If there is no such address, or it cannot be listened on.
+    pub fn open(address: &str, tls: &Tls) -> Result<Door, DoorError> {
+        let found = address
+            .to_socket_addrs()
+            .map_err(|source| DoorError::Address {
+                address: address.to_owned(),
+                source,
+            })?;
+        let found: Vec<SocketAddr> = found.collect();
+        let failed = |source| DoorError::Listen {
+            address: address.to_owned(),
+            source,
+        };
+        let listener = StdListener::bind(found.as_slice()).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Door {
+            listener,
+            address,
+            tls: tls.clone(),
+        })
+    }
+
+    /// The address at which it listens, with its real port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}

@@ -1,17 +1,19 @@
 //! The connection to a daemon. No wait is longer than `--timeout`, except for events, which may never come.
 
+use crate::address::Address;
 use crate::failure::Failure;
 use crate::process::Processes;
+use crate::tls::{self, Tls};
 use hyper_util::rt::TokioIo;
 use memscope_proto::v1;
 use memscope_service::memscope_client::MemscopeClient;
 use memscope_service::triggers_client::TriggersClient;
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -28,24 +30,50 @@ pub(crate) type Triggers = TriggersClient<Channel>;
 pub(crate) struct Client {
     rpc: Rpc,
     triggers: Triggers,
-    socket: PathBuf,
+    address: Address,
     timeout: Duration,
     strict: bool,
 }
 
+/// A connected stream, whatever it is made of.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// What a connection may take of this program's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Largest message, in bytes, that is accepted.
+    pub(crate) message: usize,
+    /// Bytes that may be under way before they are read; `None`: as many as the transport thinks best.
+    pub(crate) window: Option<u32>,
+}
+
+impl Room {
+    /// The room of the only connection.
+    pub(crate) const ALONE: Room = Room {
+        message: LARGEST,
+        window: None,
+    };
+}
+
 impl Client {
-    /// Connects to the daemon at `socket`. `timeout` limits this, and later each answer.
-    pub(crate) async fn connect(socket: &Path, timeout: Duration) -> Result<Client, Failure> {
+    /// Connects to the daemon at `address`. `timeout` limits this, and later each answer.
+    pub(crate) async fn connect(
+        address: &Address,
+        tls: Option<&Tls>,
+        room: Room,
+        timeout: Duration,
+    ) -> Result<Client, Failure> {
         let late = |_| Failure::Timeout {
-            socket: socket.to_owned(),
+            address: address.clone(),
             what: "accept the connection",
             after: timeout,
         };
         // The socket is connected here and not by the transport, which would hide the reason of a failure.
-        let stream = tokio::time::timeout(timeout, UnixStream::connect(socket))
+        let stream = tokio::time::timeout(timeout, stream_to(address, tls))
             .await
-            .map_err(late)?
-            .map_err(|source| not_connected(socket, source))?;
+            .map_err(late)??;
         let stream = Arc::new(Mutex::new(Some(stream)));
         let connector = tower::service_fn(move |_: Uri| {
             let stream = Arc::clone(&stream);
@@ -57,19 +85,21 @@ impl Client {
                     .ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionReset))
             }
         });
-        let endpoint = Endpoint::from_static("http://memscoped");
+        let endpoint = Endpoint::from_static("http://memscoped")
+            .initial_stream_window_size(room.window)
+            .initial_connection_window_size(room.window);
         let connecting = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(timeout, connecting)
             .await
             .map_err(late)?
             .map_err(|source| Failure::Broken {
-                socket: socket.to_owned(),
+                address: address.clone(),
                 source: Box::new(source),
             })?;
         Ok(Client {
-            triggers: TriggersClient::new(channel.clone()).max_decoding_message_size(LARGEST),
-            rpc: MemscopeClient::new(channel).max_decoding_message_size(LARGEST),
-            socket: socket.to_owned(),
+            triggers: TriggersClient::new(channel.clone()).max_decoding_message_size(room.message),
+            rpc: MemscopeClient::new(channel).max_decoding_message_size(room.message),
+            address: address.clone(),
             timeout,
             strict: false,
         })
@@ -94,9 +124,16 @@ impl Client {
         request
     }
 
+    /// The failure that the daemon's answer is too large.
+    pub(crate) fn too_large(&self) -> Failure {
+        Failure::TooLarge {
+            address: self.address.clone(),
+        }
+    }
+
     fn late(&self) -> Failure {
         Failure::Timeout {
-            socket: self.socket.clone(),
+            address: self.address.clone(),
             what: "answer",
             after: self.timeout,
         }
@@ -128,7 +165,7 @@ impl Client {
     ) -> Result<A, Failure> {
         match tokio::time::timeout(self.timeout, call).await {
             Err(_) => Err(self.late()),
-            Ok(Err(status)) => Err(Failure::from_status(status, self.socket.clone())),
+            Ok(Err(status)) => Err(Failure::from_status(status, self.address.clone())),
             Ok(Ok(answer)) => Ok(answer.into_inner()),
         }
     }
@@ -137,7 +174,7 @@ impl Client {
     pub(crate) async fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Failure> {
         match tokio::time::timeout(self.timeout, stream.message()).await {
             Err(_) => Err(self.late()),
-            Ok(part) => part.map_err(|status| Failure::from_status(status, self.socket.clone())),
+            Ok(part) => part.map_err(|status| Failure::from_status(status, self.address.clone())),
         }
     }
 
@@ -150,11 +187,11 @@ impl Client {
     ) -> Result<Option<T>, Failure> {
         let Some(after) = patience else {
             let part = stream.message().await;
-            return part.map_err(|status| Failure::from_status(status, self.socket.clone()));
+            return part.map_err(|status| Failure::from_status(status, self.address.clone()));
         };
         match tokio::time::timeout(after, stream.message()).await {
             Err(_) => Err(Failure::NoEvent { after }),
-            Ok(part) => part.map_err(|status| Failure::from_status(status, self.socket.clone())),
+            Ok(part) => part.map_err(|status| Failure::from_status(status, self.address.clone())),
         }
     }
 
@@ -216,7 +253,7 @@ impl Client {
 }
 
 /// Pids of all traced processes; where none is traced any more, of all that were.
-fn all(processes: &[v1::Process]) -> Vec<u32> {
+pub(crate) fn all(processes: &[v1::Process]) -> Vec<u32> {
     let pids = |traced_only: bool| {
         let mut pids: Vec<u32> = processes
             .iter()
@@ -250,11 +287,45 @@ fn only_one(processes: &[v1::Process]) -> Result<u32, Failure> {
     }
 }
 
-fn not_connected(socket: &Path, source: io::Error) -> Failure {
-    let socket = socket.to_owned();
+/// Connects to the address, with TLS where it is a host.
+async fn stream_to(address: &Address, tls: Option<&Tls>) -> Result<Box<dyn Stream>, Failure> {
+    let not_connected = |source| not_connected(address, source);
+    match address {
+        // A recording has a socket once it is replayed, which is not known here.
+        Address::Recording(path) => Err(Failure::NoRecording {
+            path: path.clone(),
+            source: io::ErrorKind::Unsupported.into(),
+        }),
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(not_connected)?;
+            Ok(Box::new(stream))
+        }
+        Address::Host {
+            host,
+            port,
+            verified_as,
+        } => {
+            let tls = tls.ok_or_else(|| tls::missing(address))?;
+            let stream = TcpStream::connect((host.as_str(), *port))
+                .await
+                .map_err(not_connected)?;
+            // Questions are small, and each waits for its answer.
+            stream.set_nodelay(true).map_err(not_connected)?;
+            let begun = tls.begin(stream, host, verified_as.as_deref()).await;
+            let stream = begun.map_err(|source| Failure::NotTrusted {
+                address: address.clone(),
+                source,
+            })?;
+            Ok(Box::new(stream))
+        }
+    }
+}
+
+fn not_connected(address: &Address, source: io::Error) -> Failure {
+    let address = address.clone();
     match source.kind() {
-        io::ErrorKind::PermissionDenied => Failure::Forbidden { socket, source },
-        _ => Failure::NoDaemon { socket, source },
+        io::ErrorKind::PermissionDenied => Failure::Forbidden { address, source },
+        _ => Failure::NoDaemon { address, source },
     }
 }
 

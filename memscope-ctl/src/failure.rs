@@ -1,6 +1,7 @@
 //! Every error that a command can end with: its message and suggestion for users, its code for programs, and its
 //! exit code.
 
+use crate::address::Address;
 use crate::files::FileError;
 use memscope_proto::v1::CoverageNote;
 use memscope_proto::{ERROR_CODE, split_message};
@@ -28,6 +29,8 @@ pub(crate) enum Exit {
     NotPermitted = 5,
     /// No answer, or no event, came within the time limit.
     Timeout = 6,
+    /// Some nodes of a fleet did not answer; what the others said is shown.
+    Partly = 7,
     /// Something grows or leaked, and the user asked for this exit code (`--exit-code`).
     Growing = 10,
     /// The question cannot be answered yet, or (with `--strict`) not exactly.
@@ -42,19 +45,34 @@ impl From<Exit> for ExitCode {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error("no daemon answers at {socket}")]
-    NoDaemon { socket: PathBuf, source: io::Error },
-    #[error("you may not connect to {socket}")]
-    Forbidden { socket: PathBuf, source: io::Error },
-    #[error("the daemon at {socket} did not {what} within {}", crate::units::duration(*after))]
+    #[error("no daemon answers at {address}")]
+    NoDaemon { address: Address, source: io::Error },
+    #[error("you may not connect to {address}")]
+    Forbidden { address: Address, source: io::Error },
+    #[error("the daemon at {address} and this program do not trust each other")]
+    NotTrusted { address: Address, source: io::Error },
+    #[error("{what}")]
+    Tls {
+        what: String,
+        source: Box<dyn Error + Send + Sync>,
+    },
+    #[error("the daemon at {address} sent an answer that is too large")]
+    TooLarge { address: Address },
+    #[error("the answers are too large in all")]
+    TooLargeInAll,
+    #[error("none of {nodes} nodes answered: {reasons}")]
+    NoNode { nodes: usize, reasons: String },
+    #[error("the list of nodes {path} cannot be read")]
+    NoNodeList { path: PathBuf, source: io::Error },
+    #[error("the daemon at {address} did not {what} within {}", crate::units::duration(*after))]
     Timeout {
-        socket: PathBuf,
+        address: Address,
         what: &'static str,
         after: Duration,
     },
-    #[error("the connection to the daemon at {socket} broke")]
+    #[error("the connection to the daemon at {address} broke")]
     Broken {
-        socket: PathBuf,
+        address: Address,
         source: Box<dyn Error + Send + Sync>,
     },
     /// The daemon, or memscoped run as a tool, refused or failed; message and hint are its own.
@@ -89,17 +107,21 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The failure behind a gRPC status. The error code of the daemon, where it sent one, is kept.
-    pub(crate) fn from_status(status: Status, socket: PathBuf) -> Failure {
+    pub(crate) fn from_status(status: Status, address: Address) -> Failure {
         let word = status
             .metadata()
             .get(ERROR_CODE)
             .and_then(|word| word.to_str().ok())
             .map(str::to_owned);
+        // The daemon has no such error: this is what was found out about the size of its answer.
+        if word.is_none() && status.code() == Code::OutOfRange {
+            return Failure::TooLarge { address };
+        }
         // Without an error code of the daemon, these come from the transport.
         let transport = matches!(status.code(), Code::Unavailable | Code::Unknown);
         if word.is_none() && (transport || status.source().is_some()) {
             return Failure::Broken {
-                socket,
+                address,
                 source: Box::new(status),
             };
         }
@@ -129,13 +151,20 @@ impl Failure {
 
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Failure::NoDaemon { .. } | Failure::Broken { .. } => Exit::Unreachable,
-            Failure::Forbidden { .. } => Exit::NotPermitted,
+            Failure::NoDaemon { .. } | Failure::Broken { .. } | Failure::NoNode { .. } => {
+                Exit::Unreachable
+            }
+            Failure::Forbidden { .. } | Failure::NotTrusted { .. } => Exit::NotPermitted,
             Failure::Timeout { .. } | Failure::NoEvent { .. } => Exit::Timeout,
             Failure::Refused { exit, .. } => *exit,
             Failure::NothingTraced => Exit::NoProcess,
-            Failure::SeveralTraced { .. } | Failure::Usage { .. } => Exit::Usage,
-            Failure::Incomplete { .. }
+            Failure::SeveralTraced { .. } | Failure::Usage { .. } | Failure::Tls { .. } => {
+                Exit::Usage
+            }
+            Failure::TooLarge { .. }
+            | Failure::TooLargeInAll
+            | Failure::NoNodeList { .. }
+            | Failure::Incomplete { .. }
             | Failure::Output { .. }
             | Failure::NoSnapshot { .. }
             | Failure::NoRecording { .. }
@@ -149,6 +178,11 @@ impl Failure {
         match self {
             Failure::NoDaemon { .. } => "no_daemon",
             Failure::Forbidden { .. } => "not_permitted",
+            Failure::NotTrusted { .. } => "not_trusted",
+            Failure::Tls { .. } => "tls",
+            Failure::TooLarge { .. } | Failure::TooLargeInAll => "too_large",
+            Failure::NoNode { .. } => "no_node",
+            Failure::NoNodeList { .. } => "no_node_list",
             Failure::Timeout { .. } => "timeout",
             Failure::NoEvent { .. } => "no_event",
             Failure::Broken { .. } => "connection_broke",
@@ -184,6 +218,26 @@ impl Failure {
     /// Suggestion for the user: what to try next.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
+            Failure::NoDaemon {
+                address: Address::Host { .. },
+                ..
+            } => {
+                "is memscoped started with --listen there, and does nothing in between keep the \
+                 connection away?"
+            }
+            Failure::NotTrusted { .. } => {
+                "is --tls-ca the authority of the daemon's certificate, is its name in it (--tls-name \
+                 NAME says another), and is --tls-cert of an authority that the daemon knows?"
+            }
+            Failure::Tls { .. } => "it must be a file in the format PEM that this user may read",
+            Failure::TooLarge { .. } => "is it a memscoped? ask for less, with --limit or --pid",
+            Failure::TooLargeInAll => {
+                "ask for less, with --limit or --pid, or fewer nodes at a time"
+            }
+            Failure::NoNode { .. } => {
+                "ask one of them by itself: memscope-ctl --connect ADDRESS status"
+            }
+            Failure::NoNodeList { .. } => "check the path and its permissions",
             Failure::NoDaemon { .. } => {
                 "start it: sudo memscoped (or: sudo systemctl start memscoped); --socket PATH \
                  names another"
@@ -221,6 +275,11 @@ impl Failure {
             }
         };
         Some(hint.to_owned())
+    }
+
+    /// Whether the node as a whole has this trouble, so that a further question to it would meet it again.
+    pub(crate) fn is_of_the_node(&self) -> bool {
+        !matches!(self, Failure::Refused { .. })
     }
 
     /// Whether the only problem is that nobody reads our output any more.
@@ -275,7 +334,7 @@ mod tests {
                 tonic::metadata::MetadataValue::from_static(word),
             );
         }
-        Failure::from_status(status, "/s".into()).exit()
+        Failure::from_status(status, Address::Unix("/s".into())).exit()
     }
 
     #[test]
@@ -306,7 +365,7 @@ mod tests {
     #[test]
     fn the_daemons_words_are_kept_apart() {
         let status = Status::not_found("it went wrong — do better — now");
-        let failure = Failure::from_status(status, "/s".into());
+        let failure = Failure::from_status(status, Address::Unix("/s".into()));
         assert_eq!(failure.what(), "it went wrong");
         assert_eq!(failure.hint().as_deref(), Some("do better — now"));
         assert_eq!(failure.code(), "not_found");

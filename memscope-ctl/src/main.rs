@@ -3,11 +3,13 @@
 //! Owns: arguments, exit codes, tables, and the reading of snapshot files. Refuses: knowing how answers are computed.
 //! It knows the daemon only by `memscope.v1`.
 
+mod address;
 mod client;
 mod commands;
 mod failure;
 mod file;
 mod files;
+mod fleet;
 mod format;
 mod moment;
 mod output;
@@ -18,6 +20,7 @@ mod recording;
 mod render;
 mod session;
 mod signals;
+mod tls;
 mod units;
 
 use clap::Parser;

@@ -139,7 +139,17 @@ pub(crate) fn report(failure: &Failure, as_json: bool) {
 
 /// Reports an error and its suggestion to people, on standard error.
 pub(crate) fn complain(failure: &Failure) {
-    let mut message = format!("memscope-ctl: {}\n", crate::units::plain(&failure.what()));
+    say("", failure);
+}
+
+/// The same for one node of a fleet.
+pub(crate) fn complain_of(node: &str, failure: &Failure) {
+    say(&format!("{node}: "), failure);
+}
+
+fn say(whose: &str, failure: &Failure) {
+    let what = crate::units::plain(&format!("{whose}{}", failure.what()));
+    let mut message = format!("memscope-ctl: {what}\n");
     if let Some(hint) = failure.hint() {
         message.push_str(&format!("  try: {}\n", crate::units::plain(&hint)));
     }

@@ -1,7 +1,7 @@
-//! Progress of a file that is being received, on standard error, for a person who watches.
+//! Progress of a file that is being received, or of nodes that are asked, on standard error, for a person who watches.
 //!
-//! Owns: a bar that appears while a file takes its time, and is removed at the end. Refuses: writing a byte where
-//! standard error is no terminal.
+//! Owns: a bar that appears while that takes its time, and is removed at the end. Refuses: writing a byte where standard
+//! error is no terminal.
 
 use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -57,6 +57,48 @@ impl Drop for Progress {
     }
 }
 
+/// Template of the line that counts nodes.
+const NODES: &str = "{spinner} {pos} of {len} nodes have answered{msg} ({elapsed})";
+
+/// How many nodes have answered so far. It is removed from the terminal when this is dropped.
+pub(crate) struct Count {
+    bar: ProgressBar,
+    failed: std::cell::Cell<u64>,
+}
+
+impl Count {
+    /// Shows that none of `nodes` nodes has answered yet.
+    pub(crate) fn start(nodes: usize) -> Count {
+        // The bar is hidden where standard error is no terminal.
+        let bar = ProgressBar::with_draw_target(Some(nodes as u64), ProgressDrawTarget::stderr());
+        if !bar.is_hidden() {
+            bar.set_style(style(NODES));
+            bar.enable_steady_tick(STEP);
+        }
+        Count {
+            bar,
+            failed: std::cell::Cell::new(0),
+        }
+    }
+
+    /// One more node has answered, or has failed to.
+    pub(crate) fn one_more(&self, failed: bool) {
+        if failed {
+            self.failed.set(self.failed.get() + 1);
+            self.bar
+                .set_message(format!(", {} have failed", self.failed.get()));
+        } else {
+            self.bar.inc(1);
+        }
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -67,7 +109,7 @@ mod tests {
 
     #[test]
     fn both_styles_are_understood() {
-        for template in [WHEEL, BAR] {
+        for template in [WHEEL, BAR, NODES] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

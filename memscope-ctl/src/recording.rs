@@ -1,6 +1,7 @@
 //! Recordings. Each is asked through a memscoped that is started for it, on a private socket.
 
-use crate::client::Client;
+use crate::address::Address;
+use crate::client::{Client, Room};
 use crate::failure::{Exit, Failure};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -29,6 +30,7 @@ impl Replayer {
     pub(crate) async fn start(
         recording: &Path,
         as_of: Option<&str>,
+        room: Room,
         timeout: Duration,
     ) -> Result<(Replayer, Client), Failure> {
         let no_recording = |source| Failure::NoRecording {
@@ -68,7 +70,7 @@ impl Replayer {
             // The exit status is read before the socket is tried: a process that ends in between is noticed in the next
             // round.
             let ended = replayer.child.try_wait().ok().flatten();
-            if let Ok(client) = replayer.ask(deadline).await {
+            if let Ok(client) = replayer.ask(room, deadline).await {
                 return Ok((replayer, client.with_timeout(timeout)));
             }
             if let Some(status) = ended {
@@ -80,7 +82,7 @@ impl Replayer {
             if Instant::now() >= deadline {
                 replayer.stop().await;
                 return Err(Failure::Timeout {
-                    socket,
+                    address: Address::Unix(socket),
                     what: "replay the recording",
                     after: timeout,
                 });
@@ -90,9 +92,10 @@ impl Replayer {
     }
 
     /// A client of the memscoped, if it answers before the deadline.
-    async fn ask(&self, deadline: Instant) -> Result<Client, Failure> {
+    async fn ask(&self, room: Room, deadline: Instant) -> Result<Client, Failure> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let client = Client::connect(&self.folder.path().join("replay.sock"), left).await?;
+        let socket = Address::Unix(self.folder.path().join("replay.sock"));
+        let client = Client::connect(&socket, None, room, left).await?;
         client.status().await?;
         Ok(client)
     }

@@ -1,9 +1,11 @@
 //! The options that every command has, and the daemon or recording that a command asks.
 
-use crate::client::Client;
+use crate::address::Address;
+use crate::client::{Client, Room};
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::recording::Replayer;
+use crate::tls::Tls;
 use crate::units::parse_timeout;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -27,11 +29,39 @@ pub(crate) struct Global {
     )]
     pub(crate) socket: PathBuf,
 
+    /// Ask the daemon at this address instead: unix:PATH, or HOST:PORT of memscoped --listen, which needs the options --tls-….
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "recording")]
+    pub(crate) connect: Option<Address>,
+
+    /// Ask many nodes at once, and show one table of all: FILE, - for standard input, dns:NAME:PORT, or slurm:JOB:PORT.
+    ///
+    /// FILE has an address a line: unix:PATH, HOST:PORT, or recording:PATH; before it a name may stand, which the tables show. Blank
+    /// lines and those that begin with # are skipped. Of dns:NAME:PORT all addresses are asked that the name has, of slurm:JOB:PORT the nodes on which the job
+    /// runs.
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE", conflicts_with_all = ["connect", "recording"])]
+    pub(crate) fleet: Option<String>,
+
+    /// Own certificate, with those between it and its authority, in PEM: it says to daemons who asks.
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE", env = "MEMSCOPE_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+
+    /// The key of that certificate, in PEM.
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE", env = "MEMSCOPE_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+
+    /// Authorities that the daemons' certificates must be from, in PEM.
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE", env = "MEMSCOPE_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+
+    /// Name that the daemons' certificates must have; without it, that of the host.
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "NAME")]
+    tls_name: Option<String>,
+
     /// Print JSON instead of tables.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
-    /// How long to wait for an answer, 30 s if it is not given; with events, for the next event, for ever if it is not given.
+    /// How long to wait for an answer, 30 s if it is not given, of each node of a fleet 10 s; with events, for the next event, for ever if it is not given.
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
 
@@ -61,8 +91,42 @@ pub(crate) struct Global {
 
 /// Time to wait for an answer where `--timeout` is not given.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a node of a fleet, where others have answered already.
+const PATIENCE_IN_A_FLEET: Duration = Duration::from_secs(10);
+
+fn parse_address(text: &str) -> Result<Address, String> {
+    match Address::parse(text).map_err(|error| error.to_string())? {
+        Address::Recording(_) => Err("a recording is asked with --recording PATH".into()),
+        address => Ok(address),
+    }
+}
 
 impl Global {
+    /// How long to wait for a node of a fleet.
+    pub(crate) fn timeout_in_a_fleet(&self) -> Duration {
+        self.timeout.unwrap_or(PATIENCE_IN_A_FLEET)
+    }
+
+    /// The address of the daemon: that of `--connect`, else the Unix socket.
+    pub(crate) fn address(&self) -> Address {
+        let socket = || Address::Unix(self.socket.clone());
+        self.connect.clone().unwrap_or_else(socket)
+    }
+
+    /// What connections over TLS are made with; `None` where the options are not given.
+    pub(crate) fn tls(&self) -> Result<Option<Tls>, Failure> {
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (None, None, None) => Ok(None),
+            (Some(certificate), Some(key), Some(authority)) => {
+                Tls::load(certificate, key, authority, self.tls_name.as_deref()).map(Some)
+            }
+            _ => Err(Failure::Usage {
+                what: "--tls-cert, --tls-key and --tls-ca belong together".into(),
+                hint: "give all three".into(),
+            }),
+        }
+    }
+
     /// How long to wait for an answer.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(PATIENCE)
@@ -100,7 +164,8 @@ impl Session {
                     None => {
                         let as_of = self.global.as_of.as_deref();
                         let started =
-                            Replayer::start(recording, as_of, self.global.timeout()).await?;
+                            Replayer::start(recording, as_of, Room::ALONE, self.global.timeout())
+                                .await?;
                         let client = started.1.clone();
                         *replayer = Some(started);
                         client
@@ -113,7 +178,13 @@ impl Session {
 
     /// Connects to the running daemon, even if `--recording` is given.
     pub(crate) async fn daemon(&self) -> Result<Client, Failure> {
-        Client::connect(&self.global.socket, self.global.timeout()).await
+        let address = self.global.address();
+        // Certificates in the environment are not read for a socket, which has no use for them.
+        let tls = match &address {
+            Address::Host { .. } => self.global.tls()?,
+            Address::Unix(_) | Address::Recording(_) => None,
+        };
+        Client::connect(&address, tls.as_ref(), Room::ALONE, self.global.timeout()).await
     }
 
     /// Prints an answer: as JSON with `--json`, else as the text that `text` makes of it.

@@ -2,6 +2,7 @@
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Fleet};
 use crate::render::table::{Column, table};
 use crate::render::{command_line, coverage, device};
 use crate::session::Session;
@@ -33,6 +34,51 @@ impl Run for Devices {
             .await?;
         session.show(&answer, text)
     }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let ask = async |asking: &fleet::Asking<'_>| {
+            let call = async |mut rpc: crate::client::Rpc, request| rpc.devices(request).await;
+            asking.ask(v1::DevicesRequest {}, call).await
+        };
+        let replies = fleet.ask(ask).await.any()?;
+        fleet::show(&replies, session, of_fleet, super::each::whole)
+    }
+}
+
+/// All devices of all nodes as one table, a row for each process that holds something of one.
+fn of_fleet(replies: &fleet::Replies<v1::DevicesResponse>) -> String {
+    let mut rows = Vec::new();
+    for (node, answer) in replies.answers() {
+        for one in &answer.devices {
+            let kind = one.kind.as_deref().map_or_else(unknown, plain);
+            let name = one.name.as_deref().map_or_else(unknown, plain);
+            for holder in &one.holders {
+                let mut row = vec![
+                    plain(&node.name),
+                    format!("{kind} {name}"),
+                    maybe_bytes(one.total_bytes),
+                    maybe_bytes(one.free_bytes),
+                    maybe_bytes(one.unexplained_bytes),
+                ];
+                row.extend(cells(holder));
+                rows.push(row);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return "No traced process of any node has used a device yet.\n".to_owned();
+    }
+    let mut head = vec![
+        Column::Left("NODE"),
+        Column::Left("DEVICE"),
+        Column::Right("TOTAL"),
+        Column::Right("FREE"),
+        Column::Right("NOBODY EXPLAINS"),
+    ];
+    head.extend(HOLDER);
+    table(&head, rows)
 }
 
 fn text(answer: &v1::DevicesResponse) -> String {
@@ -73,30 +119,33 @@ fn heading(one: &v1::MachineDevice) -> String {
     )
 }
 
+/// The columns that tell of a process on a device.
+const HOLDER: [Column; 6] = [
+    Column::Right("PID"),
+    Column::Right("ORDINAL"),
+    Column::Right("ALLOCATED"),
+    Column::Right("HELD"),
+    Column::Right("CONTEXT"),
+    Column::Left("COMMAND"),
+];
+
 fn holders(holders: &[v1::DeviceHolder]) -> String {
-    let head = [
-        Column::Right("PID"),
-        Column::Right("ORDINAL"),
-        Column::Right("ALLOCATED"),
-        Column::Right("HELD"),
-        Column::Right("CONTEXT"),
-        Column::Left("COMMAND"),
-    ];
-    let rows = holders.iter().map(|holder| {
-        let facts = holder.process.clone().unwrap_or_default().facts;
-        let facts = facts.unwrap_or_default();
-        let held = maybe_bytes(holder.held_bytes);
-        vec![
-            facts.pid.to_string(),
-            device(holder.ordinal),
-            maybe_bytes(holder.allocated_bytes),
-            match holder.at_least && holder.held_bytes.is_some() {
-                true => format!("at least {held}"),
-                false => held,
-            },
-            maybe_bytes(holder.context_bytes),
-            command_line(&facts.cmdline, &facts.comm, COMMAND),
-        ]
-    });
-    table(&head, rows.collect())
+    table(&HOLDER, holders.iter().map(cells).collect())
+}
+
+fn cells(holder: &v1::DeviceHolder) -> Vec<String> {
+    let facts = holder.process.clone().unwrap_or_default().facts;
+    let facts = facts.unwrap_or_default();
+    let held = maybe_bytes(holder.held_bytes);
+    vec![
+        facts.pid.to_string(),
+        device(holder.ordinal),
+        maybe_bytes(holder.allocated_bytes),
+        match holder.at_least && holder.held_bytes.is_some() {
+            true => format!("at least {held}"),
+            false => held,
+        },
+        maybe_bytes(holder.context_bytes),
+        command_line(&facts.cmdline, &facts.comm, COMMAND),
+    ]
 }

@@ -1,7 +1,10 @@
 //! `doctor`: examines the machine, then asks the daemon, if one runs.
 
 use super::run::Run;
+use super::status;
+use crate::address::Address;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Fleet, Replies};
 use crate::output::ErrorBody;
 use crate::preflight::{self, Check, DeviceProcess, Machine, Report, Role, Scan, Status};
 use crate::render::table::{Column, table};
@@ -39,7 +42,12 @@ impl Run for Doctor {
         } else {
             Role::Client
         };
-        let report = preflight::examine(&Machine::here(), role, Some(&session.global.socket));
+        let socket = match session.global.address() {
+            Address::Unix(path) => Some(path),
+            // The machine of another daemon is not examined from here.
+            Address::Host { .. } | Address::Recording(_) => None,
+        };
+        let report = preflight::examine(&Machine::here(), role, socket.as_deref());
         let daemon = match session.daemon().await {
             Ok(client) => client.status().await,
             Err(failure) => Err(failure),
@@ -56,6 +64,93 @@ impl Run for Doctor {
             Status::Ok | Status::Warn => Ok(Exit::Done),
         }
     }
+
+    const FLEET: bool = true;
+
+    /// What each daemon says of itself. The checks of this machine say nothing of others.
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let replies = fleet
+            .ask(async |asking| status::of_node(asking).await)
+            .await
+            .any()?;
+        fleet::show(&replies, session, of_fleet, super::each::whole)
+    }
+}
+
+/// What each daemon says of itself, those with trouble first.
+fn of_fleet(replies: &Replies<v1::StatusResponse>) -> String {
+    let mut rows: Vec<(Status, Vec<String>)> = replies
+        .answers()
+        .map(|(node, answer)| {
+            let (status, found) = trouble(answer);
+            let method = answer.attach_method.as_deref().unwrap_or("unknown");
+            let row = vec![
+                word(status).to_owned(),
+                plain(&node.name),
+                plain(&answer.version),
+                plain(method),
+                answer.libraries.len().to_string(),
+                answer.traced_processes.to_string(),
+                found,
+            ];
+            (status, row)
+        })
+        .collect();
+    rows.sort_by_key(|(status, _)| match status {
+        Status::Fail => 0,
+        Status::Warn => 1,
+        Status::Ok => 2,
+    });
+    let head = [
+        Column::Left(""),
+        Column::Left("NODE"),
+        Column::Left("DAEMON"),
+        Column::Left("ATTACHES BY"),
+        Column::Right("LIBRARIES"),
+        Column::Right("TRACED"),
+        Column::Left("FOUND"),
+    ];
+    table(&head, rows.into_iter().map(|(_, row)| row).collect())
+}
+
+/// What a daemon says that something is wrong.
+fn trouble(answer: &v1::StatusResponse) -> (Status, String) {
+    let journal = answer.journal.as_ref();
+    if let Some(problem) = journal.and_then(|journal| journal.problem.as_deref()) {
+        return (Status::Fail, format!("journal: {}", plain(problem)));
+    }
+    let lost: u64 = answer
+        .drops
+        .iter()
+        .map(|cause| cause.count)
+        .fold(0, u64::saturating_add);
+    if lost > 0 {
+        return (
+            Status::Warn,
+            format!("{} records lost", crate::units::grouped(lost)),
+        );
+    }
+    let shed = answer.memory.iter().flat_map(|memory| &memory.shed);
+    if shed.clone().any(|part| part.count > 0) {
+        return (
+            Status::Warn,
+            "memory was short, and parts were given up".into(),
+        );
+    }
+    let bad = answer.messages.iter().rev();
+    let bad = bad.into_iter().find(|message| message.severity != "info");
+    match bad {
+        Some(message) => (Status::Warn, plain(&message.text)),
+        None => (Status::Ok, String::new()),
+    }
+}
+
+fn word(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Warn => "warn",
+        Status::Fail => "FAIL",
+    }
 }
 
 /// Characters of a command line that are shown.
@@ -63,12 +158,11 @@ const COMMAND: usize = 40;
 
 fn text(report: &Report, daemon: &Result<v1::StatusResponse, Failure>) -> String {
     let rows = report.checks.iter().map(|check| {
-        let word = match check.status {
-            Status::Ok => "ok",
-            Status::Warn => "warn",
-            Status::Fail => "FAIL",
-        };
-        vec![word.to_owned(), check.name.to_owned(), plain(&check.found)]
+        vec![
+            word(check.status).to_owned(),
+            check.name.to_owned(),
+            plain(&check.found),
+        ]
     });
     let head = [
         Column::Left(""),

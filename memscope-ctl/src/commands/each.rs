@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
+use crate::fleet::Told;
 use crate::output;
 use crate::process::Processes;
 use serde::Serialize;
@@ -51,6 +52,24 @@ pub(super) async fn each<A: Serialize>(
         output::json(&documents)?;
     }
     Ok((answers, exit))
+}
+
+/// What a node of a fleet said of its processes, as JSON: a list of documents, in which a process that could not be asked has
+/// its error.
+pub(super) fn documents<A: Serialize>(told: &Told<A>) -> Result<Value, Failure> {
+    documents_by(told, whole)
+}
+
+/// The same, with the documents that `document` makes.
+pub(super) fn documents_by<A>(
+    told: &Told<A>,
+    document: impl Fn(&A) -> Result<Value, Failure>,
+) -> Result<Value, Failure> {
+    let each = told.iter().map(|(_, answer)| match answer {
+        Ok(answer) => document(answer),
+        Err(failure) => output::error_document(failure),
+    });
+    each.collect()
 }
 
 /// The whole answer as JSON.

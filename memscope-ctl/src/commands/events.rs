@@ -1,7 +1,9 @@
 //! `events`: prints events as they happen.
 
+use super::each::whole;
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{Came, Fleet};
 use crate::output;
 use crate::session::Session;
 use memscope_proto::v1;
@@ -28,10 +30,7 @@ pub(crate) struct Events {
 impl Run for Events {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
-        let question = v1::EventsRequest {
-            pid: self.pid,
-            kinds: self.kind.clone(),
-        };
+        let question = self.question();
         let mut stream = client
             .ask(question, async |mut rpc, request| rpc.events(request).await)
             .await?;
@@ -46,5 +45,45 @@ impl Run for Events {
             left -= 1;
         }
         Ok(Exit::Done)
+    }
+
+    const FLEET: bool = true;
+
+    /// The events of all nodes as they come, each with its node.
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let mut left = self.count.unwrap_or(u64::MAX);
+        let (mut exit, mut any) = (Exit::Done, false);
+        let print = |came: Came| {
+            match came {
+                Came::Event(node, event) => {
+                    let mut document = whole(&event)?;
+                    document["node"] = node.into();
+                    output::json_line(&document)?;
+                    left -= 1;
+                    any = true;
+                }
+                Came::Ended(_, None) => any = true,
+                Came::Ended(node, Some(failure)) => {
+                    output::complain_of(&node.name, &failure);
+                    exit = Exit::Partly;
+                }
+            }
+            Ok(left > 0)
+        };
+        let patience = session.global.patience();
+        fleet.events(&self.question(), patience, print).await?;
+        match any || exit == Exit::Done {
+            true => Ok(exit),
+            false => Ok(Exit::Unreachable),
+        }
+    }
+}
+
+impl Events {
+    fn question(&self) -> v1::EventsRequest {
+        v1::EventsRequest {
+            pid: self.pid,
+            kinds: self.kind.clone(),
+        }
     }
 }

@@ -17,6 +17,7 @@ mod marks;
 mod owners;
 mod pool;
 mod ps;
+mod ranks;
 mod record;
 mod run;
 mod snapshot;
@@ -29,6 +30,7 @@ mod trigger;
 mod watch;
 
 use crate::failure::{Exit, Failure};
+use crate::fleet::Fleet;
 use crate::session::{Global, Session};
 use crate::signals::interrupted;
 use clap::{Parser, Subcommand};
@@ -47,6 +49,13 @@ macro_rules! commands {
                 match self {
                     $(Command::$name(command) => checked(command, session).await,)*
                 }
+            }
+
+            /// Names of the commands that can ask many nodes at once.
+            fn of_fleets() -> Vec<String> {
+                let all = [$((stringify!($name), <$type as Run>::FLEET),)*];
+                let names = all.into_iter().filter(|(_, is_one)| *is_one);
+                names.map(|(name, _)| name.to_lowercase()).collect()
             }
         }
     };
@@ -71,6 +80,7 @@ commands! {
     Mark: mark::Mark,
     Marks: marks::Marks,
     Pool: pool::Pool,
+    Ranks: ranks::Ranks,
     Top: stacks::top::Top,
     Flamegraph: stacks::flamegraph::Flamegraph,
     Snapshot: snapshot::Snapshot,
@@ -97,6 +107,8 @@ Examples:
   memscope-ctl snapshot --pid 4242 -o s.pickle  for https://pytorch.org/memory_viz
   memscope-ctl --recording run.mscope stats     ask a recording instead of a daemon
   memscope-ctl --strict stats --pid 4242        exact numbers, or exit code 11
+  memscope-ctl --fleet nodes.txt leaks          what keeps growing on all nodes of a list
+  memscope-ctl --fleet nodes.txt ranks          which rank of a job is unlike the others
 
 Durations are written 500ms, 5s, 2m, 1h; a bare number means seconds.
 
@@ -112,6 +124,7 @@ Exit codes:
    4  there is no such process, or it is not traced
    5  not permitted
    6  no answer within --timeout
+   7  with --fleet: some nodes did not answer; what the others said is shown, and who did not answer
   10  found: something grows (leaks --exit-code)
   11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
       --strict, the answer is not exact, and the message says what of it is not";
@@ -145,7 +158,23 @@ async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure
             hint: hint.into(),
         });
     }
+    if session.global.fleet.is_some() && !C::FLEET {
+        return Err(Failure::Usage {
+            what: "this command cannot ask many nodes at once".into(),
+            hint: format!(
+                "with --fleet these can: {}; --connect ADDRESS asks one node anything",
+                Command::of_fleets().join(", ")
+            ),
+        });
+    }
     command.check(session)?;
+    if let Some(nodes) = &session.global.fleet {
+        let fleet = Fleet::open(nodes, session).await?;
+        return tokio::select! {
+            result = command.fleet(session, &fleet) => result,
+            () = interrupted() => Ok(Exit::Failed),
+        };
+    }
     if !C::CLEANS_UP && !is_recording {
         return command.run(session).await;
     }

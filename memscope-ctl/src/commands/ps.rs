@@ -3,10 +3,11 @@
 use super::earlier;
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Fleet, list};
 use crate::render::table::{Column, table};
-use crate::render::{command_line, growth, whose};
+use crate::render::{command_line, growth, rank, whose};
 use crate::session::Session;
-use crate::units::{grouped, maybe_bytes, nanoseconds, short_moment};
+use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
 use memscope_proto::v1;
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
@@ -49,6 +50,30 @@ impl Run for Ps {
         };
         session.show(&answer, |answer| text(answer, now))
     }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        if self.earlier {
+            return Err(Failure::Usage {
+                what: "earlier runs are read from a state directory of this machine".into(),
+                hint: "leave out --earlier or --fleet".into(),
+            });
+        }
+        let replies = fleet.ask(async |asking| list(asking).await).await.any()?;
+        let text = |replies: &fleet::Replies<v1::ListResponse>| {
+            let of_node = replies.answers().flat_map(|(node, answer)| {
+                let all = answer.processes.iter();
+                all.map(|process| (Some(node.name.as_str()), process))
+            });
+            let all: Vec<_> = of_node.collect();
+            match all.is_empty() {
+                true => "No process is traced on any node.\n".to_owned(),
+                false => processes(&all, None),
+            }
+        };
+        fleet::show(&replies, session, text, super::each::whole)
+    }
 }
 
 fn boot_ns() -> Option<u64> {
@@ -65,41 +90,51 @@ fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
     if answer.processes.is_empty() {
         return "No process is traced.\nWhat earlier runs of the daemon recorded: sudo memscope-ctl ps --earlier\n".to_owned();
     }
+    let all: Vec<_> = answer.processes.iter().map(|one| (None, one)).collect();
+    processes(&all, now_boot_ns)
+}
+
+/// The processes as a table; with the name of its node before each, if it is of one.
+fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> String {
     // Columns that would be empty are left out.
-    let has_lost = answer
-        .processes
-        .iter()
-        .any(|process| process.lost_records > 0);
+    let has_node = all.iter().any(|(node, _)| node.is_some());
+    let has_lost = all.iter().any(|(_, process)| process.lost_records > 0);
     let is_told = |told: fn(&v1::Process) -> String| {
-        let mut processes = answer.processes.iter();
-        processes.any(|process| !told(process).is_empty())
+        let mut processes = all.iter();
+        processes.any(|(_, process)| !told(process).is_empty())
     };
     let (has_rank, has_job) = (is_told(rank), is_told(whose));
-    let mut head = vec![
-        Column::Right("PID"),
-        Column::Left("TRACED"),
-        Column::Right("SINCE"),
+    let mut head = Vec::from_iter(has_node.then_some(Column::Left("NODE")));
+    head.extend([Column::Right("PID"), Column::Left("TRACED")]);
+    // The clocks of other nodes are not ours.
+    head.extend((!has_node).then_some(Column::Right("SINCE")));
+    head.extend([
         Column::Right("KNOWN FROM"),
         Column::Right("ALLOCATED"),
         Column::Right("RESERVED"),
         Column::Right("GROWS BY"),
-    ];
+    ]);
     head.extend(has_lost.then_some(Column::Right("LOST")));
     head.extend(has_rank.then_some(Column::Left("RANK")));
     head.extend(has_job.then_some(Column::Left("WHOSE")));
     head.push(Column::Left("COMMAND"));
-    let rows = answer.processes.iter().map(|process| {
+    let rows = all.iter().map(|(node, process)| {
         let facts = process.facts.clone().unwrap_or_default();
         let until = process.ended_boot_ns.or(now_boot_ns);
-        let mut row = vec![
+        let mut row = Vec::from_iter(node.map(plain));
+        row.extend([
             facts.pid.to_string(),
             match process.state() {
                 v1::ProcessState::Attached => facts.level().to_string(),
                 state => state.to_string(),
             },
+        ]);
+        row.extend((!has_node).then(|| {
             until.map_or_else(String::new, |now| {
                 nanoseconds(now.saturating_sub(process.attached_boot_ns))
-            }),
+            })
+        }));
+        row.extend([
             process
                 .known_from_unix_ns
                 .map(short_moment)
@@ -107,7 +142,7 @@ fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
             maybe_bytes(process.allocated_bytes),
             maybe_bytes(process.reserved_bytes),
             growth(process),
-        ];
+        ]);
         row.extend(has_lost.then(|| grouped(process.lost_records)));
         row.extend(has_rank.then(|| rank(process)));
         row.extend(has_job.then(|| whose(process)));
@@ -115,10 +150,4 @@ fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
         row
     });
     table(&head, rows.collect())
-}
-
-fn rank(process: &v1::Process) -> String {
-    let workload = process.workload.as_ref();
-    let rank = workload.and_then(|workload| workload.rank);
-    rank.map_or_else(String::new, |rank| rank.to_string())
 }

@@ -1,11 +1,12 @@
 //! `stats`: what processes hold on each device.
 
-use super::each::{each, whole};
+use super::each::{documents, each, whole};
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Fleet, Told, of_processes};
 use crate::process::Processes;
 use crate::render::table::{Column, pairs, table};
-use crate::render::{Known, coverage, device_of_kind, heading, list, totals_of};
+use crate::render::{Known, OF_NODE, coverage, device_of_kind, heading, list, of_node, totals_of};
 use crate::session::Session;
 use crate::units::{self, exact_bytes, grouped, nanoseconds, plain};
 use memscope_proto::v1;
@@ -29,6 +30,63 @@ impl Run for Stats {
         let (_, exit) = each(&client, &self.processes, json, ask, text, whole).await?;
         Ok(exit.unwrap_or(Exit::Done))
     }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let ask = async |asking: &fleet::Asking<'_>| {
+            let stats = async |pid| {
+                let question = v1::StatsRequest { pid };
+                let call = async |mut rpc: crate::client::Rpc, request| rpc.stats(request).await;
+                asking.ask(question, call).await
+            };
+            of_processes(asking, &self.processes, stats).await
+        };
+        let replies = fleet.ask(ask).await.any()?;
+        fleet::show(&replies, session, of_fleet, documents)
+    }
+}
+
+/// Rows of the table of one process that are columns of the table of a fleet.
+const OF_FLEET: [&str; 7] = [
+    "device",
+    "allocated",
+    "reserved",
+    "peak allocated",
+    "peak reserved",
+    "live blocks",
+    "out of memory",
+];
+
+/// All devices of all processes of all nodes as one table.
+fn of_fleet(replies: &fleet::Replies<Told<v1::StatsResponse>>) -> String {
+    let mut rows = Vec::new();
+    for (node, told) in replies.answers() {
+        for (process, answer) in told {
+            let Ok(answer) = answer else { continue };
+            for device in &answer.devices {
+                let mut row = Vec::from(of_node(&node.name, process));
+                let fields = fields(std::slice::from_ref(device), &answer.coverage);
+                let short = |name: &&str| {
+                    let found = fields
+                        .iter()
+                        .find(|row| row.first().is_some_and(|is| is == name));
+                    let value = found.and_then(|row| row.get(1)).map(String::as_str);
+                    // Beside many others a number is read, not copied.
+                    let value = value.unwrap_or_default();
+                    value.split(" (").next().unwrap_or(value).to_owned()
+                };
+                row.extend(OF_FLEET.iter().map(short));
+                rows.push(row);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return "No traced process of any node holds memory of a device.\n".to_owned();
+    }
+    let mut head = Vec::from(OF_NODE);
+    head.extend(OF_FLEET.map(|name| Column::Named(name.to_uppercase())));
+    table(&head, rows)
 }
 
 /// Number of devices that are shown side by side.
@@ -103,6 +161,18 @@ fn since(answer: &v1::StatsResponse) -> String {
 }
 
 fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
+    let mut head = vec![Column::Left("")];
+    head.extend(devices.iter().map(|_| Column::Right("")));
+    let mut rows = fields(devices, notes);
+    rows.retain(|row| {
+        let name = row.first();
+        name.is_some_and(|name| says_something(name, &row[1..]))
+    });
+    table(&head, rows)
+}
+
+/// What is told of devices: the name of each number, and its value for each device.
+fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<String>> {
     let count = |value: u64| grouped(value);
     let blocks = Known::of(notes, &["blocks"]);
     let history = Known::of(notes, &["history"]);
@@ -166,21 +236,12 @@ fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
             spread(&d.lifetimes, nanoseconds)
         }),
     ];
-    let mut head = vec![Column::Left("")];
-    head.extend(devices.iter().map(|_| Column::Right("")));
-    let rows = rows
-        .iter()
-        .map(|(name, value)| {
-            let mut row = vec![(*name).to_owned()];
-            row.extend(devices.iter().map(value));
-            row
-        })
-        .filter(|row: &Vec<String>| {
-            row.first()
-                .is_some_and(|name| says_something(name, &row[1..]))
-        })
-        .collect();
-    table(&head, rows)
+    let rows = rows.iter().map(|(name, value)| {
+        let mut row = vec![(*name).to_owned()];
+        row.extend(devices.iter().map(value));
+        row
+    });
+    rows.collect()
 }
 
 /// Rows that are shown even if they are zero, because users look for them.

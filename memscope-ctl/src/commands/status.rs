@@ -2,6 +2,7 @@
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Asking, Fleet, Replies};
 use crate::render::libraries::libraries;
 use crate::render::table::{Column, pairs, table};
 use crate::session::Session;
@@ -17,6 +18,57 @@ impl Run for Status {
         let answer = session.client().await?.status().await?;
         session.show(&answer, text)
     }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let replies = fleet
+            .ask(async |asking| of_node(asking).await)
+            .await
+            .any()?;
+        fleet::show(&replies, session, of_fleet, super::each::whole)
+    }
+}
+
+/// The state of the daemon of a node.
+pub(super) async fn of_node(asking: &Asking<'_>) -> Result<v1::StatusResponse, Failure> {
+    let call = async |mut rpc: crate::client::Rpc, request| rpc.status(request).await;
+    asking.ask(v1::StatusRequest {}, call).await
+}
+
+fn of_fleet(replies: &Replies<v1::StatusResponse>) -> String {
+    let head = [
+        Column::Left("NODE"),
+        Column::Left("DAEMON"),
+        Column::Left("KERNEL"),
+        Column::Right("RUNNING FOR"),
+        Column::Right("TRACED"),
+        Column::Left("JOURNAL"),
+        Column::Right("MEMORY"),
+        Column::Left("LOST"),
+    ];
+    let rows = replies.answers().map(|(node, answer)| {
+        vec![
+            plain(&node.name),
+            plain(&answer.version),
+            plain(&answer.kernel),
+            nanoseconds(answer.uptime_ns),
+            grouped(answer.traced_processes),
+            answer
+                .journal
+                .as_ref()
+                .map_or_else(unknown, |journal| plain(&journal.state)),
+            answer
+                .memory
+                .as_ref()
+                .map_or_else(unknown, |memory| bytes(memory.used_bytes)),
+            match answer.totals_left_out {
+                true => unknown(),
+                false => drops(&answer.drops),
+            },
+        ]
+    });
+    table(&head, rows.collect())
 }
 
 fn text(answer: &v1::StatusResponse) -> String {

@@ -1,7 +1,7 @@
 //! Reads the last moment of a recording as a snapshot.
 
 use super::kept::{Block, Image, Segment, SnapshotFile, State};
-use crate::client::Client;
+use crate::client::{Client, Room};
 use crate::failure::Failure;
 use crate::recording::Replayer;
 use memscope_proto::v1;
@@ -13,7 +13,7 @@ pub(super) async fn read(
     pid: Option<u32>,
     timeout: Duration,
 ) -> Result<SnapshotFile, Failure> {
-    let (replayer, client) = Replayer::start(path, None, timeout).await?;
+    let (replayer, client) = Replayer::start(path, None, Room::ALONE, timeout).await?;
     let kept = ask(&client, path, pid).await;
     drop(client);
     replayer.stop().await;

@@ -95,6 +95,26 @@ pub(crate) fn name(process: &v1::Process) -> String {
     }
 }
 
+/// The rank of the process in its job; empty if it has none.
+pub(crate) fn rank(process: &v1::Process) -> String {
+    let workload = process.workload.as_ref();
+    let rank = workload.and_then(|workload| workload.rank);
+    rank.map_or_else(String::new, |rank| rank.to_string())
+}
+
+/// The process of a node, as tables over many nodes begin each row: node, process and rank.
+pub(crate) fn of_node(node: &str, process: &v1::Process) -> [String; 3] {
+    let pid = process.facts.as_ref().map_or(0, |facts| facts.pid);
+    [plain(node), pid.to_string(), rank(process)]
+}
+
+/// The columns of [`of_node`].
+pub(crate) const OF_NODE: [table::Column; 3] = [
+    table::Column::Left("NODE"),
+    table::Column::Right("PID"),
+    table::Column::Left("RANK"),
+];
+
 /// A device's ordinal, or `unknown`.
 pub(crate) fn device(device: Option<i32>) -> String {
     device.map_or_else(units::unknown, |device| device.to_string())

@@ -85,9 +85,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/structure", &["memory"]),
     ("crates/heap", &["memory", "python"]),
     ("crates/owners", &[]),
+    ("crates/ranks", &[]),
     (
         "memscope-ctl",
-        &["diff", "dump", "proto", "service", "units", "vendors"],
+        &[
+            "diff", "dump", "proto", "ranks", "service", "units", "vendors",
+        ],
     ),
 ];
 

@@ -90,7 +90,8 @@ fn listed(process: &FakeProcess) -> v1::Process {
         ..process.process.clone().into()
     };
     if let Some(facts) = &mut listed.facts {
-        facts.environment.retain(|one| one.name == "RANK");
+        let is_told = |name: &str| ["RANK", "LOCAL_RANK", "WORLD_SIZE"].contains(&name);
+        facts.environment.retain(|one| is_told(&one.name));
     }
     for group in process.groups.iter().filter(growing) {
         listed.growing_lines += 1;

@@ -2,9 +2,10 @@
 
 mod table;
 
-use super::each::{each, whole};
+use super::each::{documents, each, whole};
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Fleet, Replies, Told, of_processes};
 use crate::process::Processes;
 use crate::session::Session;
 use crate::units::{in_nanoseconds, parse_duration};
@@ -58,17 +59,7 @@ pub(crate) struct Leaks {
 impl Run for Leaks {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
-        let ask = async |pid| {
-            let question = v1::LeaksRequest {
-                pid,
-                min_age_ns: in_nanoseconds(self.min_age),
-                include_steady: self.all_groups,
-                limit: self.limit,
-                sure_after_steps: self.sure_after,
-                holders: !self.no_holders,
-            };
-            client.leaks(question).await
-        };
+        let ask = async |pid| client.leaks(self.question(pid, !self.no_holders)).await;
         let show = |answer: &_| table::text(answer, self.all_groups);
         let json = session.global.json;
         let (answers, exit) = each(&client, &self.processes, json, ask, show, whole).await?;
@@ -85,6 +76,52 @@ impl Run for Leaks {
         } else {
             Exit::Done
         })
+    }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let ask = async |asking: &fleet::Asking<'_>| {
+            let leaks = async |pid| {
+                // Objects are not read everywhere at once: that costs each node much, and the line is enough to begin with.
+                let call = async |mut rpc: crate::client::Rpc, request| rpc.leaks(request).await;
+                asking.ask(self.question(pid, false), call).await
+            };
+            of_processes(asking, &self.processes, leaks).await
+        };
+        let replies = fleet.ask(ask).await.any()?;
+        let text = |replies: &Replies<Told<v1::LeaksResponse>>| {
+            table::of_fleet(replies, self.limit as usize)
+        };
+        let exit = fleet::show(&replies, session, text, documents)?;
+        let answers = || {
+            let told = replies.answers().flat_map(|(_, told)| told);
+            told.filter_map(|(_, answer)| answer.as_ref().ok())
+        };
+        Ok(if !self.exit_code {
+            exit
+        } else if answers().any(|answer| answer.growing_groups > 0) {
+            Exit::Growing
+        } else if exit != Exit::Done {
+            exit
+        } else if answers().any(cannot_tell) {
+            Exit::CannotTell
+        } else {
+            Exit::Done
+        })
+    }
+}
+
+impl Leaks {
+    fn question(&self, pid: u32, holders: bool) -> v1::LeaksRequest {
+        v1::LeaksRequest {
+            pid,
+            min_age_ns: in_nanoseconds(self.min_age),
+            include_steady: self.all_groups,
+            limit: self.limit,
+            sure_after_steps: self.sure_after,
+            holders,
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Formats what grows as text: the headline, the lines, the reasons, and what was given back.
 
+use crate::fleet::{Replies, Told};
 use crate::render::steps;
 use crate::render::table::{Column, table};
-use crate::render::{coverage, device, heading};
+use crate::render::{OF_NODE, coverage, device, heading, of_node};
 use crate::units::{self, bytes, grouped, nanoseconds, plain, rate};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -255,11 +256,72 @@ fn foremost(line: &v1::LeakLine) -> String {
     text
 }
 
+/// The lines of all processes of all nodes as one table, by growth.
+pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize) -> String {
+    let mut all = Vec::new();
+    let (mut growing, mut processes, mut young) = (0, 0, 0);
+    for (node, told) in replies.answers() {
+        for (process, answer) in told {
+            let Ok(answer) = answer else { continue };
+            processes += 1;
+            growing += u64::from(answer.growing_groups > 0);
+            young += u64::from(answer.growing_groups == 0 && answer.young.is_some());
+            let each = answer.lines.iter();
+            all.extend(each.map(|line| (of_node(&node.name, process), line)));
+        }
+    }
+    let grows = |line: &v1::LeakLine| line.verdict() == v1::Verdict::Growing;
+    all.sort_by(|(_, a), (_, b)| {
+        (grows(b).cmp(&grows(a)))
+            .then(b.growth_bytes.cmp(&a.growth_bytes))
+            .then(b.live_bytes.cmp(&a.live_bytes))
+    });
+    let mut text = format!(
+        "{} of {} processes grow{}.\n",
+        grouped(growing),
+        grouped(processes),
+        match young {
+            0 => String::new(),
+            young => format!("; of {} it is too early to tell", grouped(young)),
+        }
+    );
+    let omitted = match limit {
+        0 => 0,
+        limit => all.len().saturating_sub(limit),
+    };
+    all.truncate(all.len() - omitted);
+    if all.is_empty() {
+        return text;
+    }
+    let by_step = all
+        .iter()
+        .any(|(_, line)| line.growth_bytes_per_step.is_some());
+    let mut columns = Vec::from(OF_NODE);
+    columns.extend(head(by_step));
+    let rows = all.into_iter().map(|(whose, line)| {
+        let mut row = Vec::from(whose);
+        row.extend(cells(line, by_step));
+        row
+    });
+    text.push('\n');
+    text.push_str(&table(&columns, rows.collect()));
+    if omitted > 0 {
+        let omitted = grouped(omitted as u64);
+        text.push_str(&format!(" and {omitted} smaller ones left out\n"));
+    }
+    text
+}
+
 fn lines(lines: &[v1::LeakLine]) -> String {
     let by_step = lines
         .iter()
         .any(|line| line.growth_bytes_per_step.is_some());
-    let head = [
+    let rows = lines.iter().map(|line| cells(line, by_step));
+    table(&head(by_step), rows.collect())
+}
+
+fn head(by_step: bool) -> [Column; 8] {
+    [
         Column::Left("VERDICT"),
         Column::Right("SURE"),
         Column::Right("DEVICE"),
@@ -268,26 +330,26 @@ fn lines(lines: &[v1::LeakLine]) -> String {
         Column::Right(if by_step { "PER STEP" } else { "RATE" }),
         Column::Right("BLOCKS"),
         Column::Left("LINE"),
-    ];
-    let rows = lines.iter().map(|line| {
-        let pace = match line.growth_bytes_per_step {
-            Some(step) => units::signed_bytes(step.round() as i64),
-            None if by_step => units::unknown(),
-            None => rate(line.growth_bytes_per_s),
-        };
-        vec![
-            line.verdict().to_string(),
-            line.confidence
-                .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
-            device(line.device),
-            bytes(line.live_bytes),
-            bytes(line.growth_bytes),
-            pace,
-            grouped(line.live_count),
-            short(line),
-        ]
-    });
-    table(&head, rows.collect())
+    ]
+}
+
+fn cells(line: &v1::LeakLine, by_step: bool) -> Vec<String> {
+    let pace = match line.growth_bytes_per_step {
+        Some(step) => units::signed_bytes(step.round() as i64),
+        None if by_step => units::unknown(),
+        None => rate(line.growth_bytes_per_s),
+    };
+    vec![
+        line.verdict().to_string(),
+        line.confidence
+            .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
+        device(line.device),
+        bytes(line.live_bytes),
+        bytes(line.growth_bytes),
+        pace,
+        grouped(line.live_count),
+        short(line),
+    ]
 }
 
 /// What is known from steps, as an addition to a group's reason.

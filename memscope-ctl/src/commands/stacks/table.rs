@@ -117,7 +117,7 @@ fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
 
 /// What the numbers of the table count.
 #[derive(Clone, Copy)]
-struct Shown {
+pub(super) struct Shown {
     metric: v1::StackMetric,
     unit: v1::StackUnit,
     compared: bool,
@@ -126,7 +126,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(answer: &v1::StacksResponse) -> Shown {
+    pub(super) fn of(answer: &v1::StacksResponse) -> Shown {
         let mut shown = Shown {
             metric: answer.metric(),
             unit: answer.unit(),
@@ -141,11 +141,11 @@ impl Shown {
         shown
     }
 
-    fn is_growth(self) -> bool {
+    pub(super) fn is_growth(self) -> bool {
         self.metric == v1::StackMetric::Growth
     }
 
-    fn what(self) -> &'static str {
+    pub(super) fn what(self) -> &'static str {
         match self.metric {
             v1::StackMetric::Growth => "growth",
             v1::StackMetric::Peak => "peak memory",
@@ -155,7 +155,7 @@ impl Shown {
     }
 
     /// The metric as a number of blocks and of bytes.
-    fn pair(self, amounts: &v1::StackAmounts) -> (i128, i128) {
+    pub(super) fn pair(self, amounts: &v1::StackAmounts) -> (i128, i128) {
         let pair = |amount: Option<v1::Amount>| {
             let amount = amount.unwrap_or_default();
             (i128::from(amount.count), i128::from(amount.bytes))
@@ -277,15 +277,17 @@ impl Shown {
             .and_then(|place| answer.frames.get(place as usize));
         cells.push(match frame {
             None => why_missing(group.missing.as_deref()),
-            Some(frame) => {
-                let frame = Frame::of(answer, frame);
-                match answer.by() {
-                    v1::StackGrouping::File => frame.place(),
-                    _ => format!("{}  {}", frame.name(), frame.place()),
-                }
-            }
+            Some(frame) => self.group_name(answer, &Frame::of(answer, frame)),
         });
         cells
+    }
+
+    /// What stacks that are summed up have in common.
+    pub(super) fn group_name(self, answer: &v1::StacksResponse, frame: &Frame<'_>) -> String {
+        match answer.by() {
+            v1::StackGrouping::File => frame.place(),
+            _ => format!("{}  {}", frame.name(), frame.place()),
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! `top`: which stacks, functions, files or lines allocated it.
 
+use super::summed;
 use super::table;
 use super::view::View;
 use crate::client::Client;
-use crate::commands::each::each;
+use crate::commands::each::{documents_by, each};
 use crate::commands::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::fleet::{self, Fleet, of_processes};
 use crate::output::{self, no_json};
 use crate::process::Processes;
 use crate::session::Session;
@@ -27,9 +29,9 @@ use serde_json::{Value, json};
 pub(crate) struct Top {
     #[command(flatten)]
     pub(crate) processes: Processes,
-    /// By what to sum up.
-    #[arg(long, value_enum, default_value_t = By::Stack)]
-    pub(crate) by: By,
+    /// By what to sum up [default: stack, with --fleet line]
+    #[arg(long, value_enum)]
+    pub(crate) by: Option<By>,
     #[command(flatten)]
     pub(crate) view: View,
     /// Sums in order of the inclusive column.
@@ -74,15 +76,7 @@ impl Run for Top {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let ask = async |pid| {
-            let question = v1::StacksRequest {
-                pid,
-                at: self.view.at.clone(),
-                from: self.view.from.clone(),
-                view: Some(self.view.wire()),
-                by: self.by.wire().into(),
-                cumulative: self.cumulative,
-                limit: self.limit,
-            };
+            let question = self.question(pid, By::Stack, self.limit);
             client
                 .ask(question, async |mut rpc, request| rpc.stacks(request).await)
                 .await
@@ -91,6 +85,45 @@ impl Run for Top {
         let json = session.global.json;
         let (_, exit) = each(&client, &self.processes, json, ask, show, document).await?;
         Ok(exit.unwrap_or(Exit::Done))
+    }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let ask = async |asking: &fleet::Asking<'_>| {
+            let stacks = async |pid| {
+                let limit = match self.limit {
+                    0 => 0,
+                    limit => limit.saturating_mul(EACH).max(OF_EACH),
+                };
+                let call = async |mut rpc: crate::client::Rpc, request| rpc.stacks(request).await;
+                asking.ask(self.question(pid, By::Line, limit), call).await
+            };
+            of_processes(asking, &self.processes, stacks).await
+        };
+        let replies = fleet.ask(ask).await.any()?;
+        let text = |replies: &_| summed::text(replies, self.limit as usize, self.frames);
+        let documents = |told: &_| documents_by(told, document);
+        fleet::show(&replies, session, text, documents)
+    }
+}
+
+/// Times the shown rows that each process of a fleet is asked for: what is small in one may be large in all.
+const EACH: u32 = 5;
+/// Rows that each process is asked for at least.
+const OF_EACH: u32 = 50;
+
+impl Top {
+    fn question(&self, pid: u32, by: By, limit: u32) -> v1::StacksRequest {
+        v1::StacksRequest {
+            pid,
+            at: self.view.at.clone(),
+            from: self.view.from.clone(),
+            view: Some(self.view.wire()),
+            by: self.by.unwrap_or(by).wire().into(),
+            cumulative: self.cumulative,
+            limit,
+        }
     }
 }
 

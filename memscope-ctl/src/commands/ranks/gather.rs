@@ -1,0 +1,202 @@
+//! What is asked of the processes of a node that are ranks of jobs.
+
+use crate::client::Rpc;
+use crate::failure::{Exit, Failure};
+use crate::fleet::{Asking, list};
+use crate::render::frames::{Frame, why_missing};
+use memscope_proto::v1;
+use memscope_ranks::{Growth, Line, Rank};
+use std::collections::BTreeMap;
+
+/// Steps of which the lowest level is the floor.
+const FLOOR_STEPS: u32 = 20;
+/// Lines of a rank that are compared: those that hold most.
+const LINES: u32 = 50;
+/// Lines whose growth is added up.
+const GROWING: u32 = 50;
+/// Ranks of one node that are asked.
+const RANKS_MOST: usize = 256;
+
+/// To which job a process belongs, and which part of it is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    /// What the ranks of one job have in common; none if that is not known.
+    pub(super) job: Option<String>,
+    pub(super) rank: Option<u64>,
+    pub(super) world_size: Option<u64>,
+}
+
+impl Place {
+    /// What the daemon knows of it; of a daemon that does not tell, what the process was started with.
+    pub(super) fn of(process: &v1::Process) -> Place {
+        let workload = process.workload.clone().unwrap_or_default();
+        let facts = process.facts.as_ref();
+        let started_with = |name: &str| {
+            let environment = facts.iter().flat_map(|facts| &facts.environment);
+            let mut found = environment.filter(|one| one.name == name);
+            found.next()?.value.trim().parse().ok()
+        };
+        let told = |number: Option<u32>| number.map(u64::from);
+        Place {
+            job: workload.job,
+            rank: told(workload.rank).or_else(|| started_with("RANK")),
+            world_size: told(workload.world_size).or_else(|| started_with("WORLD_SIZE")),
+        }
+    }
+}
+
+/// One rank, and what is known of it.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) pid: u32,
+    pub(super) place: Place,
+    pub(super) allocated_bytes: Option<u64>,
+    /// Whether the growth is per step; else it is per second.
+    pub(super) is_per_step: bool,
+    pub(super) of: Rank,
+}
+
+/// Asks about all ranks that a node traces, or those of one job.
+pub(super) async fn of_node(
+    asking: &Asking<'_>,
+    job: Option<&str>,
+) -> Result<Vec<Member>, Failure> {
+    let list = list(asking).await?;
+    // Of several processes that had the same rank one after the other, the last one counts.
+    let mut latest: BTreeMap<(Option<String>, u64), (bool, u32, &v1::Process)> = BTreeMap::new();
+    for process in &list.processes {
+        let place = Place::of(process);
+        let Some(rank) = place.rank else { continue };
+        if job.is_some() && place.job.as_deref() != job {
+            continue;
+        }
+        let is_attached = process.state() == v1::ProcessState::Attached;
+        let this = (is_attached, process.handle, process);
+        let kept = latest.entry((place.job, rank)).or_insert(this);
+        if (this.0, this.1) > (kept.0, kept.1) {
+            *kept = this;
+        }
+    }
+    let mut members = Vec::new();
+    for (_, _, process) in latest.into_values().take(RANKS_MOST) {
+        match member(asking, process).await {
+            Ok(member) => members.push(member),
+            Err(failure) if failure.exit() == Exit::NoProcess => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(members)
+}
+
+async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Failure> {
+    let pid = process.facts.as_ref().map_or(0, |facts| facts.pid);
+    let place = Place::of(process);
+    let stats = async |mut rpc: Rpc, request| rpc.stats(request).await;
+    let stats = known(asking.ask(v1::StatsRequest { pid }, stats).await)?;
+    let question = v1::StepsRequest {
+        pid,
+        limit: FLOOR_STEPS,
+        survivors: 0,
+        every: 1,
+    };
+    let steps = async |mut rpc: Rpc, request| rpc.steps(request).await;
+    let steps = known(asking.ask(question, steps).await)?;
+    let question = v1::LeaksRequest {
+        pid,
+        limit: GROWING,
+        ..v1::LeaksRequest::default()
+    };
+    let leaks = async |mut rpc: Rpc, request| rpc.leaks(request).await;
+    let leaks = known(asking.ask(question, leaks).await)?;
+    let question = v1::StacksRequest {
+        pid,
+        by: v1::StackGrouping::OwnLine.into(),
+        limit: LINES,
+        ..v1::StacksRequest::default()
+    };
+    let stacks = async |mut rpc: Rpc, request| rpc.stacks(request).await;
+    let stacks = known(asking.ask(question, stacks).await)?;
+    let sum = |of: fn(&v1::DeviceStats) -> Option<u64>| {
+        let devices = stats.iter().flat_map(|stats| &stats.devices);
+        devices.filter_map(of).reduce(u64::saturating_add)
+    };
+    let mut growing = leaks.iter().flat_map(|leaks| &leaks.lines);
+    Ok(Member {
+        pid,
+        allocated_bytes: sum(|device| device.allocated_bytes),
+        is_per_step: growing.any(|line| line.growth_bytes_per_step.is_some()),
+        of: Rank {
+            rank: place.rank.unwrap_or_default(),
+            peak_bytes: sum(|device| device.peak_allocated_bytes),
+            reserved_bytes: sum(|device| device.peak_reserved_bytes),
+            floor_bytes: steps.as_ref().and_then(floor),
+            step_ns: steps.and_then(|steps| steps.summary?.median_ns),
+            growth: leaks.as_ref().and_then(growth),
+            lines: stacks.as_ref().map(lines).unwrap_or_default(),
+        },
+        place,
+    })
+}
+
+/// An answer, or `None` where the daemon has none to this question. Trouble of the node as a whole stays an error.
+fn known<A>(answer: Result<A, Failure>) -> Result<Option<A>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(failure) if failure.is_of_the_node() || failure.exit() == Exit::NoProcess => {
+            Err(failure)
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// The lowest level of the last steps, of all devices together.
+fn floor(steps: &v1::StepsResponse) -> Option<u64> {
+    let mut lowest: BTreeMap<Option<i32>, u64> = BTreeMap::new();
+    for row in &steps.rows {
+        let level = lowest.entry(row.device).or_insert(u64::MAX);
+        *level = (*level).min(row.min_allocated_bytes);
+    }
+    lowest.into_values().reduce(u64::saturating_add)
+}
+
+/// What grows; `None` if that cannot be told yet.
+fn growth(leaks: &v1::LeaksResponse) -> Option<Growth> {
+    let growing = leaks.lines.iter();
+    let growing: Vec<&v1::LeakLine> = growing
+        .filter(|line| line.verdict() == v1::Verdict::Growing)
+        .collect();
+    if growing.is_empty() && leaks.young.is_some() {
+        return None;
+    }
+    let pace = |line: &&v1::LeakLine| {
+        let second = line.growth_bytes_per_s;
+        line.growth_bytes_per_step.unwrap_or(second)
+    };
+    let sure = growing.iter().filter_map(|line| line.confidence);
+    Some(Growth {
+        grows: leaks.growing_groups > 0,
+        pace: growing.iter().map(pace).sum(),
+        confidence: sure.max_by(f64::total_cmp),
+    })
+}
+
+/// What the program's own lines hold.
+fn lines(stacks: &v1::StacksResponse) -> Vec<Line> {
+    let bytes = |amount: Option<v1::Amount>| amount.unwrap_or_default().bytes;
+    let line = |group: &v1::StackGroup| {
+        let amounts = group.own.unwrap_or_default();
+        let frame = group
+            .frame
+            .and_then(|place| stacks.frames.get(place as usize));
+        let frame = frame.map(|frame| Frame::of(stacks, frame));
+        Line {
+            name: match frame {
+                Some(frame) => format!("{} {}", frame.place(), frame.name()),
+                None => why_missing(group.missing.as_deref()),
+            },
+            live_bytes: bytes(amounts.live),
+            peak_bytes: bytes(amounts.peak),
+        }
+    };
+    stacks.groups.iter().map(line).collect()
+}

@@ -1,0 +1,125 @@
+//! The ranks of one job, from whichever nodes they are.
+
+use super::gather::Member;
+use crate::failure::Failure;
+use crate::fleet::Replies;
+use crate::output::no_json;
+use memscope_ranks::{Judgement, Rank, judge};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// One job: its ranks by number, each with the name of its node, and what was found out about them.
+pub(super) struct Job {
+    pub(super) name: Option<String>,
+    pub(super) members: Vec<(String, Member)>,
+    /// Numbers that no rank has, as ranges: the first and the last of each.
+    pub(super) missing: Vec<(u64, u64)>,
+    /// Numbers that more than one process has.
+    pub(super) twice: Vec<u64>,
+    pub(super) judgement: Judgement,
+}
+
+/// The jobs of all nodes.
+pub(super) fn jobs(replies: &Replies<Vec<Member>>) -> Vec<Job> {
+    let mut by_job: BTreeMap<Option<String>, Vec<(String, Member)>> = BTreeMap::new();
+    for (node, members) in replies.answers() {
+        for member in members {
+            let job = by_job.entry(member.place.job.clone()).or_default();
+            job.push((node.name.clone(), member.clone()));
+        }
+    }
+    by_job
+        .into_iter()
+        .map(|(name, members)| job(name, members))
+        .collect()
+}
+
+fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
+    members.sort_by_key(|(_, member)| member.of.rank);
+    let ranks: Vec<Rank> = members
+        .iter()
+        .map(|(_, member)| member.of.clone())
+        .collect();
+    let numbers: Vec<u64> = ranks.iter().map(|rank| rank.rank).collect();
+    let sizes = members
+        .iter()
+        .filter_map(|(_, member)| member.place.world_size);
+    let mut twice: Vec<u64> = numbers
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [a, b] if a == b => Some(*a),
+            _ => None,
+        })
+        .collect();
+    twice.dedup();
+    Job {
+        missing: missing(&numbers, sizes.max().unwrap_or_default()),
+        judgement: judge(&ranks),
+        name,
+        members,
+        twice,
+    }
+}
+
+/// The numbers below `size` that are not there, as ranges.
+fn missing(sorted: &[u64], size: u64) -> Vec<(u64, u64)> {
+    let mut next = 0;
+    let mut ranges = Vec::new();
+    for number in sorted.iter().copied().filter(|number| *number < size) {
+        if number > next {
+            ranges.push((next, number - 1));
+        }
+        next = number + 1;
+    }
+    if next < size {
+        ranges.push((next, size - 1));
+    }
+    ranges
+}
+
+/// The job as JSON, with all numbers.
+pub(super) fn document(job: &Job) -> Result<Value, Failure> {
+    let ranks: Vec<Value> = job
+        .members
+        .iter()
+        .map(|(node, member)| {
+            let growth = member.of.growth;
+            json!({
+                "rank": member.of.rank,
+                "node": node,
+                "pid": member.pid,
+                "peak_allocated_bytes": member.of.peak_bytes,
+                "allocated_bytes": member.allocated_bytes,
+                "peak_reserved_bytes": member.of.reserved_bytes,
+                "floor_bytes": member.of.floor_bytes,
+                "grows": growth.map(|growth| growth.grows),
+                "growth_bytes_per_step": growth
+                    .filter(|growth| growth.grows && member.is_per_step)
+                    .map(|growth| growth.pace),
+                "step_median_ns": member.of.step_ns,
+            })
+        })
+        .collect();
+    let mut judgement = serde_json::to_value(&job.judgement).map_err(no_json)?;
+    judgement["stands_out"] = (!job.judgement.odd.is_empty()).into();
+    Ok(json!({
+        "job": job.name,
+        "ranks": ranks,
+        "missing": job.missing.iter().map(|(from, to)| json!({"from": from, "to": to})).collect::<Vec<_>>(),
+        "twice": job.twice,
+        "judgement": judgement,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn what_is_not_there_is_told_in_ranges() {
+        assert_eq!(missing(&[0, 1, 2], 3), []);
+        assert_eq!(missing(&[1, 1, 4], 7), [(0, 0), (2, 3), (5, 6)]);
+        assert_eq!(missing(&[], u64::MAX), [(0, u64::MAX - 1)]);
+        assert_eq!(missing(&[9], 0), []);
+    }
+}

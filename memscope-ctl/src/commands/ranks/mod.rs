@@ -1,0 +1,82 @@
+//! `ranks`: which rank of a job is unlike the others, and which lines make it so.
+
+mod gather;
+mod job;
+mod table;
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::fleet::{Fleet, Replies};
+use crate::output;
+use crate::session::Session;
+use gather::{Member, of_node};
+use job::{Job, jobs};
+use serde_json::{Value, json};
+
+/// Compare the ranks of a job: which one is unlike the others, how sure that is, and which lines make it so.
+///
+/// Ranks are compared by their peak, what their pools reserve, their floor (the lowest level of the last steps), their growth, and the
+/// median time of their steps. Ranks of one job may differ: those that look alike form groups, as the stages of a pipeline do. A rank
+/// stands out if no other looks like it while all others have company. Confidence is one minus the chance that ranks with the
+/// others' spread bring forth such a rank by themselves, times the number of comparisons; from 0.99 on it is said to stand out. Fewer
+/// than eight ranks are too few to judge by distance; a leak that the others do not have is told of two already.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memscope-ctl ranks                                 those of this machine
+  memscope-ctl --fleet nodes.txt ranks               those of all nodes
+  memscope-ctl --fleet nodes.txt ranks --job slurm:1234.0 --json")]
+pub(crate) struct Ranks {
+    /// Only this job, as the table names it; without it, each job has a table.
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
+    /// Exit with 10 when a rank stands out.
+    #[arg(long)]
+    exit_code: bool,
+}
+
+impl Run for Ranks {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        if session.global.as_of.is_some() {
+            return Err(Failure::Usage {
+                what: "ranks are compared as of the end of a recording".into(),
+                hint: "leave out --as-of".into(),
+            });
+        }
+        self.fleet(session, &Fleet::of_one(session)?).await
+    }
+
+    const FLEET: bool = true;
+
+    async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
+        let wanted = self.job.as_deref();
+        let ask = async |asking: &crate::fleet::Asking<'_>| of_node(asking, wanted).await;
+        let replies = fleet.ask(ask).await.any()?;
+        let jobs = jobs(&replies);
+        if let (true, Some(job)) = (jobs.is_empty(), wanted) {
+            return Err(Failure::Usage {
+                what: format!("no traced process belongs to a rank of the job {job}"),
+                hint: "without --job, the jobs that there are have tables".into(),
+            });
+        }
+        match session.global.json {
+            true => output::json(&document(&replies, &jobs)?)?,
+            false => output::text(&format!("{}{}", table::text(&jobs), replies.told()))?,
+        }
+        Ok(match jobs.iter().any(|job| !job.judgement.odd.is_empty()) {
+            true if self.exit_code => Exit::Growing,
+            _ => replies.exit(),
+        })
+    }
+}
+
+fn document(replies: &Replies<Vec<Member>>, jobs: &[Job]) -> Result<Value, Failure> {
+    let answer = |members: &Vec<Member>| {
+        let each = members.iter().map(
+            |member| json!({"pid": member.pid, "rank": member.of.rank, "job": member.place.job}),
+        );
+        Ok(each.collect())
+    };
+    let jobs = jobs.iter().map(job::document);
+    let jobs = jobs.collect::<Result<Value, Failure>>()?;
+    replies.document(answer, vec![("jobs", jobs)])
+}

@@ -1,0 +1,408 @@
+//! Many nodes asked at once: most are well, some are dead, slow, or lie.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/nodes.rs"]
+mod nodes;
+
+use common::{Answer, two_processes};
+use memscope_proto::v1;
+use memscope_rpc::fake::{self, FakeDaemon, FakeProcess};
+use nodes::{Lie, Nodes};
+use std::sync::mpsc::TryRecvError;
+
+/// A process that is the given rank and holds this much.
+fn rank(rank: u32, bytes: u64) -> FakeProcess {
+    let mut process = fake::process(10_000 + rank, 0);
+    process.process.facts.environment = vec![
+        ("RANK".into(), rank.to_string()),
+        ("WORLD_SIZE".into(), "512".into()),
+    ];
+    process.devices = vec![fake::device(Some(0), v1::Source::Pool, Some(bytes))];
+    process.groups = Vec::new();
+    process
+}
+
+fn one(pid: u32) -> FakeDaemon {
+    FakeDaemon::with([fake::process(pid, 0)])
+}
+
+/// Five hundred nodes: 425 are well, 50 dead, 20 slow, and 5 lie.
+fn five_hundred() -> Nodes {
+    let mut nodes = Nodes::new();
+    for number in 0..425 {
+        nodes.healthy(&format!("well{number}"), one(1000 + number));
+    }
+    for number in 0..25 {
+        nodes.absent(&format!("absent{number}"));
+    }
+    for number in 0..20 {
+        nodes.refusing(&format!("refusing{number}"));
+    }
+    for number in 0..5 {
+        nodes.silent(&format!("silent{number}"));
+    }
+    for number in 0..19 {
+        nodes.slow(&format!("slow{number}"), one(5000 + number));
+    }
+    nodes.silent("never");
+    for (number, lie) in [
+        Lie::Claims,
+        Lie::Claims,
+        Lie::Endless,
+        Lie::Trickles,
+        Lie::Empty,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        nodes.liar(&format!("liar{number}"), lie);
+    }
+    nodes
+}
+
+/// What all of this may take at most, in KiB. A message of a million bytes may become two hundred times as much for a
+/// moment; a program that believed one liar of 3 GiB would take more.
+const MEMORY: u64 = 600 << 10;
+
+#[track_caller]
+fn assert_has(answer: &Answer, words: &str) {
+    assert!(
+        answer.out.contains(words),
+        "no {words:?} in:\n{}{}",
+        answer.out,
+        answer.err
+    );
+}
+
+#[test]
+fn five_hundred_nodes_of_which_many_are_not_well() {
+    let nodes = five_hundred();
+    let (answer, memory) = nodes.ask(1024, &["--timeout", "10s", "ps"]);
+    assert_eq!(answer.code, 7, "{}{}", answer.out, answer.err);
+    for (first, count) in [(1000, 425), (5000, 19)] {
+        for pid in first..first + count {
+            let row = |line: &&str| line.split_whitespace().nth(1) == Some(&pid.to_string());
+            assert_eq!(
+                answer.out.lines().filter(row).count(),
+                1,
+                "{pid} in {}",
+                answer.out
+            );
+        }
+    }
+    assert_has(&answer, "NODE");
+    assert_has(&answer, "\n56 nodes of 500 did not answer: ");
+    assert_has(
+        &answer,
+        "no socket 25 (absent0, absent1, absent2, absent3, absent4, 20 more)",
+    );
+    assert_has(&answer, "refused 20 (");
+    assert_has(
+        &answer,
+        "an answer that is too large 4 (liar0, liar1, liar2, liar4)",
+    );
+    assert_has(&answer, "no answer within 10 s 7 (");
+    println!("the program took at most {memory} KiB");
+    assert!(memory > 0 && memory < MEMORY, "{memory} KiB");
+}
+
+#[test]
+fn few_open_files_are_enough() {
+    let mut nodes = Nodes::new();
+    for number in 0..150 {
+        nodes.healthy(&format!("node{number}"), one(1000 + number));
+    }
+    let (answer, _) = nodes.ask(96, &["ps", "--json"]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let document = answer.json();
+    assert_eq!(document["unanswered"], 0);
+    let replies = document["nodes"].as_array().unwrap();
+    assert_eq!(replies.len(), 150);
+    for (number, reply) in replies.iter().enumerate() {
+        assert_eq!(reply["node"], format!("node{number}"));
+        assert!(reply["address"].as_str().unwrap().starts_with("unix:/"));
+        assert_eq!(reply["answer"]["processes"][0]["pid"], 1000 + number);
+    }
+}
+
+#[test]
+fn a_slow_node_is_asked_a_second_time() {
+    let mut nodes = Nodes::new();
+    for number in 0..20 {
+        nodes.healthy(&format!("node{number}"), one(1000 + number));
+    }
+    nodes.slow_once("slow", one(7));
+    let (answer, _) = nodes.ask(1024, &["--timeout", "60s", "ps"]);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+    assert_has(&answer, " slow");
+}
+
+#[test]
+fn nobody_answers() {
+    let mut nodes = Nodes::new();
+    nodes.absent("a");
+    nodes.refusing("b");
+    let (answer, _) = nodes.ask(1024, &["status"]);
+    assert_eq!(answer.code, 3, "{}{}", answer.out, answer.err);
+    assert!(
+        answer
+            .err
+            .contains("none of 2 nodes answered: no socket 1 (a), refused 1 (b)"),
+        "{}",
+        answer.err
+    );
+}
+
+#[test]
+fn every_command_has_one_table() {
+    let mut nodes = Nodes::new();
+    nodes.healthy("left", two_processes());
+    nodes.healthy("right", one(7));
+    nodes.healthy("idle", FakeDaemon::default());
+    nodes.absent("gone");
+    let ask = |args: &[&str]| {
+        let (answer, _) = nodes.ask(1024, args);
+        assert_eq!(answer.code, 7, "{args:?}: {}{}", answer.out, answer.err);
+        assert_has(
+            &answer,
+            "\n1 node of 4 did not answer: no socket 1 (gone)\n",
+        );
+        answer
+    };
+    let rows = |answer: &Answer, node: &str, pid: &str| {
+        let is_row = |line: &&str| {
+            let mut words = line.split_whitespace();
+            words.next() == Some(node) && words.next() == Some(pid)
+        };
+        answer.out.lines().filter(is_row).count()
+    };
+    let stats = ask(&["stats"]);
+    // Each process holds something on a device, and something whose device is not known.
+    assert_eq!(rows(&stats, "left", "99"), 2, "{}", stats.out);
+    assert_eq!(rows(&stats, "right", "7"), 2, "{}", stats.out);
+    assert_has(&stats, "1.23 GiB");
+    let one_of_them = ask(&["stats", "--pid", "7"]);
+    assert_eq!(rows(&one_of_them, "left", "99"), 0);
+    assert_eq!(rows(&one_of_them, "right", "7"), 2);
+    let leaks = ask(&["leaks"]);
+    assert_has(&leaks, "3 of 3 processes grow.");
+    assert_eq!(rows(&leaks, "left", "4242"), 1, "{}", leaks.out);
+    assert_has(&leaks, "train.py:42 (train)");
+    let top = ask(&["top", "--limit", "3"]);
+    assert_has(&top, "The live memory of 3 processes");
+    assert_has(&top, "3 of 3  1.95 GiB  1.95 GiB  forward");
+    assert_has(&top, "5.86 GiB");
+    let status = ask(&["status"]);
+    assert!(
+        status
+            .out
+            .lines()
+            .any(|line| line.starts_with(" idle   0.1.0")),
+        "{}",
+        status.out
+    );
+    let doctor = ask(&["doctor"]);
+    assert!(
+        doctor.out.lines().any(|line| line.starts_with(" ok  left")),
+        "{}",
+        doctor.out
+    );
+    // Growth is found, and is more than that a node did not answer.
+    assert_eq!(nodes.ask(1024, &["leaks", "--exit-code"]).0.code, 10);
+    let json = ask_json(&nodes, &["stats", "--json"]);
+    assert_eq!(json["unanswered"], 1);
+    assert_eq!(json["nodes"][0]["answer"].as_array().unwrap().len(), 2);
+    assert_eq!(json["nodes"][1]["answer"][0]["pid"], 7);
+    assert_eq!(json["nodes"][2]["answer"], serde_json::json!([]));
+    assert_eq!(json["nodes"][3]["error"]["code"], "no_daemon");
+}
+
+fn ask_json(nodes: &Nodes, args: &[&str]) -> serde_json::Value {
+    let (answer, _) = nodes.ask(1024, args);
+    answer.json()
+}
+
+#[test]
+fn other_commands_say_which_can() {
+    let mut nodes = Nodes::new();
+    nodes.healthy("node", one(7));
+    for command in [&["snapshot"][..], &["attach", "--pid", "1"], &["pool"]] {
+        let (answer, _) = nodes.ask(1024, command);
+        assert_eq!(answer.code, 2);
+        let can =
+            "with --fleet these can: doctor, status, ps, stats, devices, leaks, ranks, top, events";
+        assert!(answer.err.contains(can), "{}", answer.err);
+    }
+}
+
+#[test]
+fn events_of_all_nodes_are_one_stream() {
+    let mut nodes = Nodes::new();
+    nodes.healthy("left", one(1));
+    nodes.healthy("right", one(2));
+    let daemons = nodes.daemons();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let publish = std::thread::spawn(move || {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        // Nobody says when the streams are open, so events are published until the program has ended.
+        let mut sequence = 0;
+        while std::time::Instant::now() < deadline && stopped.try_recv() == Err(TryRecvError::Empty)
+        {
+            for (pid, daemon) in [1, 2].into_iter().zip(&daemons) {
+                sequence += 1;
+                let body = memscope_ledger::event::Body::Exited;
+                daemon.hub.publish(&fake::event(pid, 0, sequence, body));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    });
+    let (answer, _) = nodes.ask(1024, &["events", "--count", "200"]);
+    drop(stop);
+    publish.join().unwrap();
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let events: Vec<serde_json::Value> = answer
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(events.len(), 200);
+    for (node, pid) in [("left", 1), ("right", 2)] {
+        let of_node = |event: &&serde_json::Value| event["node"] == node && event["pid"] == pid;
+        assert!(events.iter().any(|event| of_node(&event)), "{node}");
+    }
+}
+
+#[test]
+fn the_odd_rank_of_512_and_its_line() {
+    const GIB: u64 = 1 << 30;
+    let mut nodes = Nodes::new();
+    for node in 0..64_u32 {
+        let ranks = (0..8).map(|local| {
+            let number = node * 8 + local;
+            // A jitter of half a per cent at most.
+            let jitter = u64::from(number * 7919 % 512) * (200 << 20) / 512;
+            let mut process = rank(number, 40 * GIB + jitter);
+            if number == 317 {
+                process = rank(number, 46 * GIB);
+                process.stacks += 1;
+            }
+            process
+        });
+        nodes.healthy(
+            &format!("node{node}"),
+            FakeDaemon::with(ranks.collect::<Vec<_>>()),
+        );
+    }
+    let (answer, _) = nodes.ask(1024, &["ranks"]);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+    assert_has(
+        &answer,
+        "512 ranks of a job without a name\nrank 317 (node39, pid 10317) stands out: its peak is 5.9",
+    );
+    assert_has(
+        &answer,
+        "surely (0.999); 1.92 GiB of it at /home/ada/model.py:31 forward",
+    );
+    assert_has(&answer, "ranks 0-316, 318-511: peak 40.1");
+    let json = ask_json(&nodes, &["ranks", "--json", "--exit-code"]);
+    let job = &json["jobs"][0];
+    assert_eq!(job["ranks"].as_array().unwrap().len(), 512);
+    assert_eq!(job["missing"], serde_json::json!([]));
+    assert_eq!(job["judgement"]["stands_out"], true);
+    assert_eq!(job["judgement"]["odd"][0]["rank"], 317);
+    assert_eq!(nodes.ask(1024, &["ranks", "--exit-code"]).0.code, 10);
+}
+
+#[test]
+fn few_ranks_are_shown_and_not_judged() {
+    let server = common::Server::start(FakeDaemon::with([rank(0, 1 << 30), rank(2, 2 << 30)]));
+    let answer = server.ctl(&["ranks"]);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+    assert_has(
+        &answer,
+        "Whether a rank stands out cannot be told (peak: known of 2 ranks, 8 are needed",
+    );
+    assert_has(&answer, "Missing: rank 1, 3-511.");
+    let leaking = FakeDaemon::with([rank(0, 1 << 30), {
+        let mut leaking = rank(1, 1 << 30);
+        leaking.groups = vec![fake::group()];
+        leaking
+    }]);
+    let answer = common::Server::start(leaking).ctl(&["ranks"]);
+    assert_has(&answer, "rank 1 (");
+    assert_has(&answer, "stands out: it grows by +1.00 MiB");
+    let nothing = common::Server::start(FakeDaemon::default()).ctl(&["ranks"]);
+    assert_has(&nothing, "No traced process is a rank of a job");
+}
+
+#[test]
+fn a_list_from_standard_input_and_a_bad_one() {
+    let server = common::Server::start(one(7));
+    let run = |args: &[&str], list: &str| {
+        use std::io::Write;
+        let mut child = common::command(&server.socket(), args)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(list.as_bytes())
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let list = format!("# mine\n\nhere unix:{}\n", server.socket().display());
+    let (code, out, _) = run(&["--fleet", "-", "ps"], &list);
+    assert_eq!(code, Some(0));
+    assert!(out.contains(" here ") && out.contains(" 7 "), "{out}");
+    let (code, _, err) = run(&["--fleet", "-", "ps"], "here 10.0.0.7\n");
+    assert_eq!(code, Some(2));
+    assert!(err.contains("line 1 of -: \"10.0.0.7\""), "{err}");
+    let (code, _, err) = run(&["--fleet", "-", "ps"], "# nobody\n");
+    assert_eq!(code, Some(2));
+    assert!(err.contains("- names no node"), "{err}");
+    let (code, _, err) = run(&["--fleet", "/nonexistent/list", "ps"], "");
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("the list of nodes /nonexistent/list cannot be read"),
+        "{err}"
+    );
+}
+
+/// A recording is asked by a memscoped of its own; here one that hands its socket on to a daemon of this test.
+#[test]
+fn a_recording_is_a_node() {
+    use std::os::unix::fs::PermissionsExt;
+    let server = common::Server::start(one(7));
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("memscoped");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --replay ] && [ \"$3\" = --socket ] || exit 9\nln -s {} \"$4\"\nexec sleep 60\n",
+        server.socket().display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(folder.path().join("run.mscope"), "").unwrap();
+    let list = folder.path().join("list");
+    let lines = format!(
+        "then recording:{0}/run.mscope\ngone recording:{0}/none\n",
+        folder.path().display()
+    );
+    std::fs::write(&list, lines).unwrap();
+    let mut command = common::command(&server.socket(), &["--fleet"]);
+    command.arg(&list).arg("stats").env("MEMSCOPED", &program);
+    let answer = common::run(command);
+    assert_eq!(answer.code, 7, "{}{}", answer.out, answer.err);
+    assert_has(&answer, " then ");
+    assert_has(&answer, "1 node of 2 did not answer: the recording");
+}

@@ -443,6 +443,9 @@ pub struct ProcessFacts {
     pub cmdline: Vec<String>,
     /// Path of the cgroup.
     pub cgroup: Option<String>,
+    /// Name of the machine; empty in recordings of older versions.
+    #[serde(default)]
+    pub host: String,
     /// What the machine calls its container; `None` outside of containers, and where the machine has no name for it.
     #[serde(default)]
     pub container: Option<ContainerNames>,

@@ -149,6 +149,13 @@ fn job(facts: &ProcessFacts, slurm_job: Option<&str>, slurm_step: Option<&str>) 
         }
     }
     if let Some((host, port)) = meets_at {
+        // Each machine calls itself so: without its name, jobs of several machines would be one.
+        let is_here = host == "localhost" || host == "::1" || host.starts_with("127.");
+        let host = if is_here && !facts.host.is_empty() {
+            &facts.host
+        } else {
+            host
+        };
         return Some(format!("rendezvous:{host}:{port}"));
     }
     variable("RAY_JOB_ID").map(|id| format!("ray:{id}"))
@@ -446,6 +453,15 @@ mod tests {
                 (job, rank),
                 "{environment:?}"
             );
+        }
+        for (address, job) in [
+            ("127.0.0.1", "rendezvous:node7:29500"),
+            ("localhost", "rendezvous:node7:29500"),
+            ("10.0.0.1", "rendezvous:10.0.0.1:29500"),
+        ] {
+            let mut facts = facts("/", &[("MASTER_ADDR", address), ("MASTER_PORT", "29500")]);
+            facts.host = "node7".into();
+            assert_eq!(of(&facts).job.as_deref(), Some(job));
         }
     }
 }

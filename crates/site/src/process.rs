@@ -206,6 +206,10 @@ pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
         comm: stat.comm,
         cmdline: arguments(&cmdline),
         cgroup: cgroup.as_deref().and_then(cgroup_path),
+        host: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
         container: None,
         environment: chosen_variables(&environment),
         ..ProcessFacts::default()

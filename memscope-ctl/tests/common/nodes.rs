@@ -63,13 +63,7 @@ impl Nodes {
 
     /// A daemon that is well, and is not in the list.
     pub fn serve(&self, socket: &Path, daemon: Arc<FakeDaemon>) {
-        let identify: Identify = Arc::new(|_| {
-            Some(Caller {
-                uid: 0,
-                gid: 0,
-                pid: None,
-            })
-        });
+        let identify: Identify = Arc::new(|_| Some(Caller::local(0, 0, None)));
         let _inside = self.runtime.enter();
         let listener = Listener::bind(&ListenOptions::private(socket)).unwrap();
         let options = ServeOptions {

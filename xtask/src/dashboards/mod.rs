@@ -119,6 +119,7 @@ fn panel(nth: usize, panel: &Panel) -> Value {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use memscope_metrics::FAMILIES;

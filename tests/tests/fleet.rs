@@ -1,0 +1,142 @@
+//! Many nodes: real daemons with real PyTorch in them, at a Unix socket and at a TCP port, asked at once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::certificates::{Authority, ServerFiles, Time};
+use memscope_tests::{Asking, Daemon, LONG, SHORT, Said, Torch, number, scratch, until};
+
+/// Where a daemon's log says that it listens.
+fn port_of(daemon: &Daemon) -> String {
+    until(SHORT, "the daemon says where it listens", || {
+        let log = daemon.log();
+        let (_, rest) = log.split_once("listening on ")?;
+        rest.split_once(' ').map(|(address, _)| address.to_owned())
+    })
+}
+
+#[test]
+fn ranks_of_one_job_on_two_nodes_and_a_node_that_is_gone() {
+    let folder = scratch();
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    let files = ServerFiles::write(folder.path(), &servers, &clients);
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let here = Daemon::start();
+    let far = Daemon::with(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        files.certificate.to_str().unwrap(),
+        "--tls-key",
+        files.key.to_str().unwrap(),
+        "--tls-client-ca",
+        files.client_ca.to_str().unwrap(),
+    ]);
+    for (name, role) in [("ops", &["memscope:control"][..]), ("look", &[])] {
+        let issued = clients.client(name, role, Time::Now);
+        std::fs::write(at(&format!("{name}.pem")), &issued.certificate).unwrap();
+        std::fs::write(at(&format!("{name}.key")), &issued.key).unwrap();
+    }
+    std::fs::write(at("ca.pem"), servers.certificate()).unwrap();
+    let address = port_of(&far);
+    let list = format!(
+        "# two nodes, and one that is gone\nhere unix:{}\nfar {address}\ngone 127.0.0.1:1\n",
+        here.socket().display()
+    );
+    std::fs::write(at("nodes"), list).unwrap();
+    let as_whom = |name: &str, words: &[&str]| -> Said {
+        let (certificate, key) = (at(&format!("{name}.pem")), at(&format!("{name}.key")));
+        let tls = [
+            "--tls-cert",
+            &certificate,
+            "--tls-key",
+            &key,
+            "--tls-ca",
+            &at("ca.pem"),
+        ];
+        Asking::new([&tls[..], words].concat()).ask()
+    };
+    let nodes = at("nodes");
+    let fleet = |words: &[&str]| as_whom("look", &[&["--fleet", &nodes][..], words].concat());
+
+    let rank = |rank: &'static str| {
+        Torch::start(&[
+            ("RANK", rank),
+            ("WORLD_SIZE", "3"),
+            ("TORCHELASTIC_RUN_ID", "one-job"),
+        ])
+    };
+    let (mut first, mut second) = (rank("0"), rank("1"));
+    for torch in [&mut first, &mut second] {
+        torch.ask("train 5");
+    }
+    here.attach(first.pid(), "trace");
+    let attach =
+        |whom: &str, pid: &str| as_whom(whom, &["--connect", &address, "attach", "--pid", pid]);
+    let refused = attach("look", &second.pid_text());
+    assert_eq!(refused.code, 5, "{refused}");
+    assert!(refused.errors.contains("control"), "{refused}");
+    let attached = attach("ops", &second.pid_text());
+    assert_eq!(attached.code, 0, "{attached}");
+    let steps = 130;
+    first.tell(&format!("leak {steps} 1500000 10 3"));
+    second.tell(&format!("leak {steps} 1500000 10"));
+    first.hear();
+    second.hear();
+
+    let ps = fleet(&["ps"]);
+    assert_eq!(ps.code, 7, "one node did not answer: {ps}");
+    for words in [
+        "here",
+        "far",
+        "torchrun:one-job",
+        "1 node of 3 did not answer",
+    ] {
+        assert!(
+            format!("{}{}", ps.output, ps.errors).contains(words),
+            "{words}: {ps}"
+        );
+    }
+    let leaks = fleet(&["--json", "leaks"]).document();
+    assert_eq!(number(&leaks["unanswered"]), 1, "{leaks:#}");
+    let nodes = leaks["nodes"].as_array().unwrap();
+    for (node, name) in nodes.iter().zip(["here", "far", "gone"]) {
+        assert_eq!(node["node"], name);
+    }
+    assert!(!nodes[2]["error"].is_null() && nodes[2]["answer"].is_null());
+    // The same answer, byte for byte, that the node gives when it is asked alone; but for the moment.
+    let alone = far.json(&["leaks", &second.pid_text()]);
+    let of_far = &nodes[1]["answer"][0];
+    for field in ["pid", "lines", "growing_bytes", "growing_lines"] {
+        assert_eq!(
+            of_far[field], alone[field],
+            "{field}: {of_far:#}\n{alone:#}"
+        );
+    }
+
+    let ranks = until(LONG, "the rank that grows stands out", || {
+        let answer = fleet(&["--json", "ranks"]).document();
+        let odd = answer["jobs"][0]["judgement"]["odd"].as_array()?.clone();
+        (!odd.is_empty()).then_some(answer)
+    });
+    let job = &ranks["jobs"][0];
+    assert_eq!(job["job"], "torchrun:one-job");
+    assert_eq!(
+        (&job["missing"][0]["from"], &job["missing"][0]["to"]),
+        (&2.into(), &2.into())
+    );
+    let odd = job["judgement"]["odd"].as_array().unwrap();
+    assert_eq!((odd.len(), &odd[0]["rank"]), (1, &1.into()), "{ranks:#}");
+    for (rank, torch) in job["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip([&mut first, &mut second])
+    {
+        let told = torch.ask("totals");
+        let own = number(&told["devices"][0]["allocated"]);
+        assert_eq!(number(&rank["allocated_bytes"]), own, "{rank:#} {told}");
+    }
+    let words = fleet(&["ranks"]).output;
+    assert!(words.contains("rank 1 (far, pid"), "{words}");
+    assert!(words.contains("agent.py:540"), "{words}");
+}

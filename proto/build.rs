@@ -1,6 +1,7 @@
 //! Compiles `memscope/v1/*.proto` without `protoc`, and teaches the types the JSON of `--json`:
 //! names as in the files, integers as numbers, unknown as null, enums as lower-case words.
 
+use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::{Label, Type};
 use std::error::Error;
 use std::path::PathBuf;
@@ -52,6 +53,29 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    std::fs::write(out.join("answers.rs"), answers(&descriptors))?;
     builder.compile_fds(descriptors)?;
     Ok(())
+}
+
+/// The function that finds the type of an answer by the path of its method.
+fn answers(descriptors: &FileDescriptorSet) -> String {
+    let mut rows = String::new();
+    for file in &descriptors.file {
+        for service in &file.service {
+            for method in &service.method {
+                let answer = method.output_type().rsplit('.').next().unwrap_or_default();
+                rows.push_str(&format!(
+                    "\"/{}.{}/{}\" => json_of::<v1::{answer}>(message),\n",
+                    file.package(),
+                    service.name(),
+                    method.name()
+                ));
+            }
+        }
+    }
+    format!(
+        "fn by_path(path: &str, message: &[u8]) -> Option<Result<Vec<u8>, AnswerError>> {{\n\
+         Some(match path {{\n{rows}_ => return None,\n}})\n}}\n"
+    )
 }

@@ -4,6 +4,7 @@
 //! and client must agree on. Refuses: what the words mean to the ledger (`memscope-rpc`) and how they
 //! look to people (`memscope-ctl`).
 
+mod answer;
 pub mod formats;
 mod json;
 
@@ -37,4 +38,5 @@ pub fn split_message(message: &str) -> (&str, Option<&str>) {
     }
 }
 
+pub use answer::{AnswerError, answer_json};
 pub use json::Word;

@@ -36,6 +36,7 @@ mod stacks;
 mod triggers;
 mod turns;
 mod under_way;
+mod web;
 
 #[cfg(feature = "fake")]
 pub mod fake;

@@ -6,6 +6,7 @@ use crate::options::ServeOptions;
 use crate::service::Service;
 use crate::share::Shares;
 use crate::under_way::{LARGEST_REQUEST, ToTheEnd};
+use crate::web::{DescriptionError, Methods, Web};
 use crate::{Daemon, Listener};
 use memscope_proto::FILE_DESCRIPTOR_SET;
 use memscope_service::memscope_server::MemscopeServer;
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
+use tonic_web::GrpcWebLayer;
 use tower::layer::layer_fn;
 
 /// Time that unfinished answers get when the daemon shuts down.
@@ -63,6 +65,9 @@ pub enum ServeError {
     /// The reflection service could not read the description of the services.
     #[error("the reflection service cannot read the service description")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// Questions cannot be asked in JSON, because the description of the services cannot be read.
+    #[error("questions in JSON cannot be read")]
+    Description(#[from] DescriptionError),
 }
 
 /// Serves until `shutdown` completes. Then unfinished answers get a short time to end (event streams end at once), and
@@ -113,12 +118,21 @@ pub async fn serve(
         // Fails only if every stream is gone already.
         let _ = ending.send(true);
     };
+    let methods = Methods::new()?;
     let server = Server::builder()
+        // JSON and gRPC-Web come in it, too. At the Unix socket only gRPC is answered.
+        .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(Some(MOST_STREAMS))
         .http2_max_header_list_size(Some(LARGEST_HEADERS))
         .http2_max_pending_accept_reset_streams(Some(MOST_RESET))
+        .layer(layer_fn(move |service| Web {
+            service,
+            methods: Arc::clone(&methods),
+            sent_within,
+        }))
+        .layer(GrpcWebLayer::new())
         .layer(layer_fn(move |service| ToTheEnd {
             service,
             patience,

@@ -328,7 +328,7 @@ fn load(files: &TlsFiles, tell: &Tell) -> Result<Arc<ServerConfig>, TlsError> {
         .map_err(pair)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     if expires.is_some_and(|at| at < now_unix()) {
         tell(format!(
             "the certificate in {} has expired, so that clients will not trust it — replace the file; it is loaded by itself",

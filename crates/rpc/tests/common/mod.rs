@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod port;
 pub mod tls;
 
 use hyper_util::rt::TokioIo;

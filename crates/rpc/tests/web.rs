@@ -1,0 +1,264 @@
+//! Questions in JSON and in gRPC-Web, at the TCP port.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::port::Server;
+use common::tls::{Client, PATIENCE};
+use common::{ADA, BOB, of_ada_and_bob};
+use memscope_proto::v1;
+use memscope_rpc::fake::{self, FakeDaemon};
+use memscope_rpc::{Right, rights};
+use memscope_tests::{Value, json};
+use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// What came back: the status of HTTP, the headers, and the body.
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// A request of HTTP/1.1, as curl sends it.
+async fn http1(client: &Client, method: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
+    let mut client = client.clone();
+    let mut config = (*client.config).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    client.config = config.into();
+    let all = async {
+        let mut stream = client.connect().await.unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server may answer before it has read all.
+        let _ = stream.write_all(body).await;
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        bytes
+    };
+    let bytes = tokio::time::timeout(PATIENCE, all)
+        .await
+        .expect("an answer");
+    let split = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let split = split.unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(&bytes)));
+    let head = String::from_utf8(bytes[..split].to_vec()).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let mut body = bytes[split + 4..].to_vec();
+    if head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
+        body = unchunked(&body);
+    }
+    Answer { status, head, body }
+}
+
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|two| two == b"\r\n").unwrap();
+        let size = std::str::from_utf8(&rest[..end]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 2 + size + 2..];
+    }
+}
+
+async fn ask(client: &Client, method: &str, question: &Value) -> Answer {
+    let path = format!("/memscope.v1.Memscope/{method}");
+    let body = question.to_string();
+    http1(client, "POST", &path, "application/json", body.as_bytes()).await
+}
+
+#[tokio::test]
+async fn questions_in_json_are_answered_as_in_grpc() {
+    let server = Server::start(of_ada_and_bob(), "see");
+    let client = server.with_roles(&[]);
+    let mut memscope = client.memscope().await;
+    let stats = memscope.stats(v1::StatsRequest { pid: 11 }).await.unwrap();
+    let answer = ask(&client, "Stats", &json!({"pid": 11})).await;
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    assert!(answer.head.contains("application/json"), "{}", answer.head);
+    assert_eq!(
+        answer.json(),
+        serde_json::to_value(stats.into_inner()).unwrap()
+    );
+
+    let list = memscope.list(v1::ListRequest::default()).await.unwrap();
+    let list = serde_json::to_value(list.into_inner()).unwrap();
+    assert_eq!(ask(&client, "List", &json!({})).await.json(), list);
+    // No text at all is a request without fields.
+    let empty = http1(
+        &client,
+        "POST",
+        "/memscope.v1.Memscope/List",
+        "application/json; charset=utf-8",
+        b"",
+    );
+    assert_eq!(empty.await.json(), list);
+
+    let leaks = v1::LeaksRequest {
+        pid: 12,
+        ..v1::LeaksRequest::default()
+    };
+    let leaks = memscope.leaks(leaks).await.unwrap().into_inner();
+    let answer = ask(&client, "Leaks", &json!({"pid": 12})).await;
+    assert_eq!(answer.json(), serde_json::to_value(leaks).unwrap());
+
+    let triggers = http1(
+        &client,
+        "POST",
+        "/memscope.v1.Triggers/ListTriggers",
+        "application/json",
+        b"{}",
+    );
+    assert!(triggers.await.json()["triggers"].is_array());
+}
+
+/// Each question that is answered whole has a form in JSON, and nothing else has: what changes something cannot be sent
+/// so, whatever the roles are.
+#[tokio::test]
+async fn only_questions_have_a_form_in_json() {
+    let server = Server::start(of_ada_and_bob(), "see");
+    let admin = server.with_roles(&["memscope:admin"]);
+    let (mut questions, mut others) = (0, 0);
+    for (path, needs, _) in rights::all() {
+        let answer = http1(&admin, "POST", path, "application/json", br#"{}"#).await;
+        let told = answer.json();
+        let is_stream = ["Snapshot", "Events"].iter().any(|one| path.ends_with(one));
+        if needs > Right::See || is_stream || path.starts_with("/grpc.") {
+            others += 1;
+            assert_eq!(answer.status, 404, "{path}: {told}");
+            assert_eq!(told["error"]["code"], "invalid", "{path}");
+        } else {
+            questions += 1;
+            // Without a process most of them are refused, but by who answers them.
+            let message = told["error"]["message"].as_str().unwrap_or_default();
+            assert!(!message.contains("answered in JSON"), "{path}: {told}");
+            assert!(answer.status < 500, "{path}: {told}");
+        }
+    }
+    assert!(questions >= 15 && others >= 9, "{questions} {others}");
+    assert_eq!(server.daemon.processes.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn errors_are_json_with_a_fitting_status() {
+    let server = Server::start(of_ada_and_bob(), "none");
+    let client = server.with_roles(&["memscope:see"]);
+    let stats = "/memscope.v1.Memscope/Stats";
+    let json = "application/json";
+    let large = format!("{{\"pid\": {}1}}", " ".repeat(70_000));
+    let deep = "[".repeat(10_000);
+    for (method, path, kind, body, status, code) in [
+        ("POST", stats, json, r#"{"pid": 99}"#, 404, "not_traced"),
+        ("POST", stats, json, r#"{"pid": 11"#, 400, "invalid"),
+        ("POST", stats, json, r#"{"pid": -1}"#, 400, "invalid"),
+        ("POST", stats, json, r#"{"pit": 11}"#, 400, "invalid"),
+        ("POST", stats, json, r#"{"pid": 11} x"#, 400, "invalid"),
+        ("POST", stats, json, &deep, 400, "invalid"),
+        ("POST", stats, json, &large, 413, "too_large"),
+        ("GET", stats, json, "", 405, "invalid"),
+        ("POST", "/", json, "{}", 404, "invalid"),
+        ("POST", stats, "text/plain", "{}", 415, "invalid"),
+        (
+            "POST",
+            stats,
+            "application/x-www-form-urlencoded",
+            "{}",
+            415,
+            "invalid",
+        ),
+        ("OPTIONS", stats, "", "", 415, "invalid"),
+    ] {
+        let answer = http1(&client, method, path, kind, body.as_bytes()).await;
+        let told = answer.json();
+        let what: String = body.chars().take(40).collect();
+        assert_eq!(answer.status, status, "{method} {path} {what}: {told}");
+        assert_eq!(told["error"]["code"], code, "{told}");
+        assert!(told["error"]["hint"].is_string(), "{told}");
+        // No page of another site may read answers, or be asked whether it may.
+        let head = answer.head.to_ascii_lowercase();
+        assert!(!head.contains("access-control"), "{head}");
+    }
+    let nobody = server.with_roles(&[]);
+    let answer = ask(&nobody, "Stats", &json!({"pid": 11})).await;
+    assert_eq!(
+        (answer.status, answer.json()["error"]["code"].as_str()),
+        (403, Some("no_role"))
+    );
+    let of_namespace = server.with_roles(&["memscope:see=ml"]);
+    let answer = ask(&of_namespace, "Stats", &json!({"pid": 11})).await;
+    assert_eq!(answer.status, 404);
+}
+
+/// A client that is not answered in JSON at the Unix socket, where gRPC is spoken and nothing else.
+#[tokio::test]
+async fn the_unix_socket_speaks_grpc_only() {
+    let server = Server::start(of_ada_and_bob(), "see");
+    let channel = common::connect(&server.folder.path().join("s.sock")).await;
+    for kind in ["application/json", "application/grpc-web+proto"] {
+        let answer = common::port::post(&channel, "/memscope.v1.Memscope/List", kind, b"{}").await;
+        assert_eq!(answer.status(), 415, "{kind}");
+    }
+}
+
+/// gRPC-Web over HTTP/1.1: the message and the trailers come in the body.
+#[tokio::test]
+async fn grpc_web_is_answered() {
+    let processes = [fake::process(11, ADA), fake::process(12, BOB)];
+    let server = Server::start(FakeDaemon::with(processes), "see");
+    let client = server.with_roles(&[]);
+    let request = v1::StatsRequest { pid: 11 }.encode_to_vec();
+    let mut framed = vec![0, 0, 0, 0, request.len() as u8];
+    framed.extend(request);
+    let kind = "application/grpc-web+proto";
+    let answer = http1(
+        &client,
+        "POST",
+        "/memscope.v1.Memscope/Stats",
+        kind,
+        &framed,
+    )
+    .await;
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    let length = u32::from_be_bytes(answer.body[1..5].try_into().unwrap()) as usize;
+    let stats = v1::StatsResponse::decode(&answer.body[5..5 + length]).unwrap();
+    assert_eq!(stats.pid, 11);
+    let trailers = &answer.body[5 + length..];
+    assert_eq!(trailers[0], 0x80);
+    assert!(String::from_utf8_lossy(trailers).contains("grpc-status:0"));
+    // What changes something needs its role here as everywhere.
+    let attach = http1(
+        &client,
+        "POST",
+        "/memscope.v1.Memscope/Attach",
+        kind,
+        &[0; 5],
+    )
+    .await;
+    let told = format!("{}{}", attach.head, String::from_utf8_lossy(&attach.body));
+    assert!(
+        told.contains("grpc-status: 7") || told.contains("grpc-status:7"),
+        "{told}"
+    );
+    let audit = server.audit();
+    assert_eq!(
+        (audit.len(), audit[0]["code"].as_str()),
+        (1, Some("not_permitted"))
+    );
+}

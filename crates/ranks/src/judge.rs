@@ -1,13 +1,16 @@
 //! The judgement: which ranks stand out, by which numbers, and how sure that is.
 
-use crate::groups::{Group, Split, median};
+use crate::found::{Finding, Judgement, NotJudged, Odd, Why};
+use crate::groups::{Group, JUDGED_FROM, Split, median};
 use crate::layout::expected;
 use crate::lines::explain;
+use crate::rank::{Growth, Metric, Rank};
 use crate::tail::chance;
-use crate::{Finding, Growth, JUDGED_FROM, Judgement, Metric, NotJudged, Odd, Rank, SURE, Why};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+/// Confidence from which on a rank is said to stand out.
+pub const SURE: f64 = 0.99;
 /// What rank 0 may have more and the last rank less of memory than the others, as a share: rank 0 often keeps what is
 /// written and printed, and the last one the remainder of what is divided.
 const AT_THE_ENDS: f64 = 0.10;

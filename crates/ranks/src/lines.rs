@@ -1,8 +1,8 @@
 //! Which lines make a rank odd: what its lines hold more than those of its peers.
 
+use crate::found::{Difference, Explained, Finding};
 use crate::groups::median;
-use crate::{Finding, Line, Metric, Rank};
-use serde::Serialize;
+use crate::rank::{Line, Metric, Rank};
 use std::collections::{BTreeMap, HashSet};
 
 /// Lines that are told at most.
@@ -12,36 +12,6 @@ const WORTH_TELLING: f64 = 0.02;
 
 /// Peers with which the lines are compared, at least; of many, as many as their square root.
 const NEAREST: usize = 3;
-
-/// The lines that make a rank odd.
-#[derive(Clone, Debug, Serialize)]
-pub struct Explained {
-    /// The lines, those that make up most first.
-    pub lines: Vec<Difference>,
-    /// How much of the difference they make up, 0 to 1. Not known of growth, whose lines tell a sum and no pace.
-    pub share: Option<f64>,
-    /// The bytes that the lines make up.
-    pub bytes: f64,
-}
-
-/// What one line holds in a rank and in its peers.
-#[derive(Clone, Debug, Serialize)]
-pub struct Difference {
-    /// The line.
-    pub name: String,
-    /// Its bytes in this rank.
-    pub bytes: u64,
-    /// The median of its bytes in the peers.
-    pub peers_bytes: u64,
-}
-
-impl Difference {
-    /// How much more the rank has than its peers; negative if it has less.
-    #[must_use]
-    pub fn difference(&self) -> f64 {
-        self.bytes as f64 - self.peers_bytes as f64
-    }
-}
 
 /// The lines whose differences have the direction of the finding. `None` where no lines are known.
 pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<Explained> {

@@ -428,7 +428,9 @@ fn odd(ranks: &[Rank], verdicts: Vec<(usize, Finding)>, sure: Vec<(usize, Findin
     odd.sort_by(|a, b| match (a.findings.first(), b.findings.first()) {
         (Some(a), Some(b)) => order(a.metric)
             .cmp(&order(b.metric))
-            .then_with(|| by_confidence(a, b)),
+            .then_with(|| by_confidence(a, b))
+            .then_with(|| b.difference().abs().total_cmp(&a.difference().abs()))
+            .then(a.rank.cmp(&b.rank)),
         _ => Ordering::Equal,
     });
     odd

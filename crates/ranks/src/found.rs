@@ -86,6 +86,8 @@ impl Finding {
 pub struct Explained {
     /// The lines, those that make up most first.
     pub lines: Vec<Difference>,
+    /// The rank whose lines are most alike, but for these.
+    pub beside: u64,
     /// How much of the difference they make up, 0 to 1. Not known of growth, whose lines tell a sum and no pace.
     pub share: Option<f64>,
     /// The bytes that the lines make up.

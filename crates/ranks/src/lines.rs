@@ -24,21 +24,19 @@ pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<
     };
     let numbers: HashSet<u64> = finding.peers.iter().copied().collect();
     let own = summed(rank, of);
-    let mut peers: Vec<(u64, BTreeMap<&str, u64>)> = ranks
+    let mut peers: Vec<(u64, u64, BTreeMap<&str, u64>)> = ranks
         .iter()
         .filter(|peer| numbers.contains(&peer.rank) && !peer.lines.is_empty())
-        .map(|peer| summed(peer, of))
-        .map(|lines| (distance(&own, &lines), lines))
+        .map(|peer| (peer.rank, summed(peer, of)))
+        .map(|(number, lines)| (distance(&own, &lines), number, lines))
         .collect();
     // Ranks with the same task have the same lines but for those that make this one odd, so they are the nearest.
-    peers.sort_by_key(|(distance, _)| *distance);
+    peers.sort_by_key(|(distance, number, _)| (*distance, *number));
     peers.truncate(peers.len().isqrt().max(NEAREST));
     let count = peers.len();
-    if count == 0 {
-        return None;
-    }
+    let (_, beside, _) = *peers.first()?;
     let mut of_peers: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, bytes) in peers.iter().flat_map(|(_, lines)| lines) {
+    for (name, bytes) in peers.iter().flat_map(|(_, _, lines)| lines) {
         of_peers.entry(name).or_default().push(*bytes as f64);
     }
     let names: HashSet<&str> = own.keys().chain(of_peers.keys()).copied().collect();
@@ -75,6 +73,7 @@ pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<
     let share = (finding.metric != Metric::Growth).then(|| (bytes / wanted).clamp(0.0, 1.0));
     Some(Explained {
         lines,
+        beside,
         share,
         bytes,
     })

@@ -47,7 +47,7 @@ impl Authority {
     }
 }
 
-/// A door to the daemon, with a certificate of this name. Clients must have one of the authority, and may see all.
+/// A door to the daemon, with a certificate of this name. Clients must have one of the authority, and may ask anything.
 fn door(authority: &Authority, name: &str, daemon: Arc<FakeDaemon>) -> u16 {
     let (certificate, key) = authority.issue(name);
     std::fs::write(authority.file("server.pem"), certificate.pem()).unwrap();
@@ -64,7 +64,7 @@ fn door(authority: &Authority, name: &str, daemon: Arc<FakeDaemon>) -> u16 {
     std::thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build().unwrap().block_on(async {
-            let tls = Tls::load(files, "see".parse().unwrap(), Arc::new(|_| {})).unwrap();
+            let tls = Tls::load(files, "admin".parse().unwrap(), Arc::new(|_| {})).unwrap();
             let port = Door::open("127.0.0.1:0", &tls).unwrap();
             tell.send(port.address().port()).unwrap();
             let doors = Doors {

@@ -31,7 +31,7 @@ pub(crate) enum Exit {
     Timeout = 6,
     /// Some nodes of a fleet did not answer; what the others said is shown.
     Partly = 7,
-    /// Something grows or leaked, and the user asked for this exit code (`--exit-code`).
+    /// Something grows or leaked, or a rank stands out, and the user asked for this exit code (`--exit-code`).
     Growing = 10,
     /// The question cannot be answered yet, or (with `--strict`) not exactly.
     CannotTell = 11,

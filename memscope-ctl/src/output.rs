@@ -147,6 +147,13 @@ pub(crate) fn complain_of(node: &str, failure: &Failure) {
     say(&format!("{node}: "), failure);
 }
 
+/// Tells people something on standard error, beside an answer that programs may read.
+pub(crate) fn note(what: &str) {
+    let message = format!("memscope-ctl: {}\n", crate::units::plain(what));
+    // A failure to write cannot be reported anywhere.
+    let _ = io::stderr().write_all(message.as_bytes());
+}
+
 fn say(whose: &str, failure: &Failure) {
     let what = crate::units::plain(&format!("{whose}{}", failure.what()));
     let mut message = format!("memscope-ctl: {what}\n");

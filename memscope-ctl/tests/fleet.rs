@@ -313,6 +313,28 @@ fn the_odd_rank_of_512_and_its_line() {
     assert_eq!(job["judgement"]["stands_out"], true);
     assert_eq!(job["judgement"]["odd"][0]["rank"], 317);
     assert_eq!(nodes.ask(1024, &["ranks", "--exit-code"]).0.code, 10);
+    let folder = tempfile::tempdir().unwrap();
+    for (name, words) in [
+        // The line of the odd rank alone: nothing of it in the other.
+        ("odd.folded", "forward (/home/ada/model.py:31)"),
+        ("odd.svg", "What rank 317 holds at its peak, beside rank"),
+    ] {
+        let path = folder.path().join(name);
+        let args = ["ranks", "--flamegraph", path.to_str().unwrap()];
+        let (answer, _) = nodes.ask(1024, &args);
+        assert_eq!(answer.code, 0, "{}", answer.err);
+        assert!(
+            answer.err.contains("rank 317 beside rank "),
+            "{}",
+            answer.err
+        );
+        let drawn = std::fs::read_to_string(path).unwrap();
+        assert!(drawn.contains(words), "{drawn}");
+        if name == "odd.folded" {
+            let own = drawn.lines().find(|line| line.contains(words)).unwrap();
+            assert!(own.ends_with(&format!(" 0 {}", 1970_u64 << 20)), "{own}");
+        }
+    }
 }
 
 #[test]

@@ -6,19 +6,15 @@ mod common;
 
 use common::{Answer, Server, command, run};
 use memscope_rpc::fake::{self, FakeDaemon};
+use memscope_rpc::{Door, Doors, ListenOptions, Listener, ServeOptions, Tls, TlsFiles, serve};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio_rustls::TlsAcceptor;
 
 /// An authority, and the files of a client's certificate from it.
 struct Authority {
     folder: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
-    certificate: CertificateDer<'static>,
 }
 
 impl Authority {
@@ -29,11 +25,9 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap();
         std::fs::write(folder.path().join("ca.pem"), certificate.pem()).unwrap();
-        let der = certificate.der().clone();
         let authority = Authority {
             folder,
             issuer: Issuer::new(params, key),
-            certificate: der,
         };
         let (client, key) = authority.issue("ada");
         let write = |name: &str, text: String| std::fs::write(authority.file(name), text).unwrap();
@@ -53,46 +47,40 @@ impl Authority {
     }
 }
 
-/// A door to the daemon at `socket`, with a certificate of this name. Clients must have one of the authority.
-fn door(authority: &Authority, name: &str, socket: PathBuf) -> u16 {
+/// A door to the daemon, with a certificate of this name. Clients must have one of the authority, and may ask anything.
+fn door(authority: &Authority, name: &str, daemon: Arc<FakeDaemon>) -> u16 {
     let (certificate, key) = authority.issue(name);
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.certificate.clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(verifier.build().unwrap())
-        .with_single_cert(
-            vec![certificate.der().clone()],
-            PrivateKeyDer::Pkcs8(key.serialize_der().into()),
-        )
-        .unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    listener.set_nonblocking(true).unwrap();
+    std::fs::write(authority.file("server.pem"), certificate.pem()).unwrap();
+    std::fs::write(authority.file("server.key"), key.serialize_pem()).unwrap();
+    let files = TlsFiles {
+        certificate: authority.file("server.pem"),
+        key: authority.file("server.key"),
+        client_ca: authority.file("ca.pem"),
+        client_crl: None,
+    };
+    let socket = authority.file("door.sock");
+    let (tell, told) = std::sync::mpsc::channel();
     // The thread ends with the process of the test.
     std::thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build().unwrap().block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, socket) = (acceptor.clone(), socket.clone());
-                tokio::spawn(async move {
-                    let Ok(mut client) = acceptor.accept(stream).await else {
-                        return;
-                    };
-                    assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-                    let mut daemon = tokio::net::UnixStream::connect(socket).await.unwrap();
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut daemon).await;
-                });
-            }
+            let tls = Tls::load(files, "admin".parse().unwrap(), Arc::new(|_| {})).unwrap();
+            let port = Door::open("127.0.0.1:0", &tls).unwrap();
+            tell.send(port.address().port()).unwrap();
+            let doors = Doors {
+                socket: Listener::bind(&ListenOptions::private(socket)).unwrap(),
+                ports: vec![port],
+            };
+            let options = ServeOptions {
+                exporter: Some(common::exporter()),
+                ..ServeOptions::default()
+            };
+            serve(doors, daemon, options, std::future::pending())
+                .await
+                .unwrap();
         });
     });
-    port
+    told.recv().unwrap()
 }
 
 struct Case {
@@ -105,7 +93,7 @@ impl Case {
     fn new() -> Case {
         let daemon = Server::start(FakeDaemon::with([fake::process(7, 0)]));
         let authority = Authority::new();
-        let port = door(&authority, "localhost", daemon.socket());
+        let port = door(&authority, "localhost", Arc::clone(&daemon.daemon));
         Case {
             daemon,
             authority,

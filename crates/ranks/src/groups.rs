@@ -1,5 +1,8 @@
 //! Groups of ranks that look alike: values between whose neighbours there is no gap.
 
+/// The ranks of which a number must be known before it is judged. Fewer ranks are too few to tell a rank that is odd from
+/// a job whose ranks have different tasks.
+pub const JUDGED_FROM: usize = 8;
 /// Ranks that are at least necessary for a group.
 pub(crate) const COMPANY: usize = 3;
 

@@ -1,13 +1,16 @@
 //! The judgement: which ranks stand out, by which numbers, and how sure that is.
 
-use crate::groups::{Group, Split, median};
+use crate::found::{Finding, Judgement, NotJudged, Odd, Why};
+use crate::groups::{Group, JUDGED_FROM, Split, median};
 use crate::layout::expected;
 use crate::lines::explain;
+use crate::rank::{Growth, Metric, Rank};
 use crate::tail::chance;
-use crate::{Finding, Growth, JUDGED_FROM, Judgement, Metric, NotJudged, Odd, Rank, SURE, Why};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+/// Confidence from which on a rank is said to stand out.
+pub const SURE: f64 = 0.99;
 /// What rank 0 may have more and the last rank less of memory than the others, as a share: rank 0 often keeps what is
 /// written and printed, and the last one the remainder of what is divided.
 const AT_THE_ENDS: f64 = 0.10;
@@ -425,7 +428,9 @@ fn odd(ranks: &[Rank], verdicts: Vec<(usize, Finding)>, sure: Vec<(usize, Findin
     odd.sort_by(|a, b| match (a.findings.first(), b.findings.first()) {
         (Some(a), Some(b)) => order(a.metric)
             .cmp(&order(b.metric))
-            .then_with(|| by_confidence(a, b)),
+            .then_with(|| by_confidence(a, b))
+            .then_with(|| b.difference().abs().total_cmp(&a.difference().abs()))
+            .then(a.rank.cmp(&b.rank)),
         _ => Ordering::Equal,
     });
     odd

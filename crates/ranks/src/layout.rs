@@ -1,8 +1,8 @@
 //! Which ranks should be alike because of their numbers: jobs give the stages of a pipeline, or the places on a node, to
 //! ranks that follow one another or in turn.
 
-use crate::groups::Split;
-use crate::{JUDGED_FROM, Rank};
+use crate::groups::{JUDGED_FROM, Split};
+use crate::rank::Rank;
 
 /// Into how many parts the ranks are divided, one after the other, until each part has the level of one group.
 const PARTS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];

@@ -1,8 +1,8 @@
 //! Which lines make a rank odd: what its lines hold more than those of its peers.
 
+use crate::found::{Difference, Explained, Finding};
 use crate::groups::median;
-use crate::{Finding, Line, Metric, Rank};
-use serde::Serialize;
+use crate::rank::{Line, Metric, Rank};
 use std::collections::{BTreeMap, HashSet};
 
 /// Lines that are told at most.
@@ -12,36 +12,6 @@ const WORTH_TELLING: f64 = 0.02;
 
 /// Peers with which the lines are compared, at least; of many, as many as their square root.
 const NEAREST: usize = 3;
-
-/// The lines that make a rank odd.
-#[derive(Clone, Debug, Serialize)]
-pub struct Explained {
-    /// The lines, those that make up most first.
-    pub lines: Vec<Difference>,
-    /// How much of the difference they make up, 0 to 1. Not known of growth, whose lines tell a sum and no pace.
-    pub share: Option<f64>,
-    /// The bytes that the lines make up.
-    pub bytes: f64,
-}
-
-/// What one line holds in a rank and in its peers.
-#[derive(Clone, Debug, Serialize)]
-pub struct Difference {
-    /// The line.
-    pub name: String,
-    /// Its bytes in this rank.
-    pub bytes: u64,
-    /// The median of its bytes in the peers.
-    pub peers_bytes: u64,
-}
-
-impl Difference {
-    /// How much more the rank has than its peers; negative if it has less.
-    #[must_use]
-    pub fn difference(&self) -> f64 {
-        self.bytes as f64 - self.peers_bytes as f64
-    }
-}
 
 /// The lines whose differences have the direction of the finding. `None` where no lines are known.
 pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<Explained> {
@@ -54,21 +24,19 @@ pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<
     };
     let numbers: HashSet<u64> = finding.peers.iter().copied().collect();
     let own = summed(rank, of);
-    let mut peers: Vec<(u64, BTreeMap<&str, u64>)> = ranks
+    let mut peers: Vec<(u64, u64, BTreeMap<&str, u64>)> = ranks
         .iter()
         .filter(|peer| numbers.contains(&peer.rank) && !peer.lines.is_empty())
-        .map(|peer| summed(peer, of))
-        .map(|lines| (distance(&own, &lines), lines))
+        .map(|peer| (peer.rank, summed(peer, of)))
+        .map(|(number, lines)| (distance(&own, &lines), number, lines))
         .collect();
     // Ranks with the same task have the same lines but for those that make this one odd, so they are the nearest.
-    peers.sort_by_key(|(distance, _)| *distance);
+    peers.sort_by_key(|(distance, number, _)| (*distance, *number));
     peers.truncate(peers.len().isqrt().max(NEAREST));
     let count = peers.len();
-    if count == 0 {
-        return None;
-    }
+    let (_, beside, _) = *peers.first()?;
     let mut of_peers: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, bytes) in peers.iter().flat_map(|(_, lines)| lines) {
+    for (name, bytes) in peers.iter().flat_map(|(_, _, lines)| lines) {
         of_peers.entry(name).or_default().push(*bytes as f64);
     }
     let names: HashSet<&str> = own.keys().chain(of_peers.keys()).copied().collect();
@@ -105,6 +73,7 @@ pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<
     let share = (finding.metric != Metric::Growth).then(|| (bytes / wanted).clamp(0.0, 1.0));
     Some(Explained {
         lines,
+        beside,
         share,
         bytes,
     })

@@ -125,7 +125,7 @@ Exit codes:
    5  not permitted
    6  no answer within --timeout
    7  with --fleet: some nodes did not answer; what the others said is shown, and who did not answer
-  10  found: something grows (leaks --exit-code)
+  10  found: something grows (leaks --exit-code), or a rank stands out (ranks --exit-code)
   11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
       --strict, the answer is not exact, and the message says what of it is not";
 

@@ -113,6 +113,21 @@ impl Fleet {
         Ok(client.strict(self.strict))
     }
 
+    /// Asks one node once more, by the name that the tables show.
+    pub(crate) async fn ask_one<A>(
+        &self,
+        name: &str,
+        ask: impl AsyncFn(&Asking<'_>) -> Result<A, Failure>,
+    ) -> Result<A, Failure> {
+        let nodes = self.nodes.iter().filter(|node| node.name == name);
+        let one = Fleet {
+            nodes: nodes.take(1).cloned().collect(),
+            tls: self.tls.clone(),
+            ..*self
+        };
+        one.ask(ask).await.only()
+    }
+
     /// Asks every node the same. The replies are in the order of the list.
     pub(crate) async fn ask<A>(
         &self,

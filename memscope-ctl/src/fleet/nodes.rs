@@ -68,7 +68,7 @@ fn text_of(source: &str) -> io::Result<String> {
 
 /// Reads the lines of a list; `source` names it in errors.
 fn parse(source: &str, text: &str) -> Result<Vec<Node>, Failure> {
-    let mut seen = HashSet::new();
+    let (mut seen, mut names) = (HashSet::new(), HashSet::new());
     let mut nodes = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -85,9 +85,20 @@ fn parse(source: &str, text: &str) -> Result<Vec<Node>, Failure> {
                     .to_owned(),
             }
         })?;
-        if seen.insert(node.address.clone()) {
-            nodes.push(node);
+        if !seen.insert(node.address.clone()) {
+            continue;
         }
+        if !names.insert(node.name.clone()) {
+            return Err(Failure::Usage {
+                what: format!(
+                    "line {} of {source}: the name {} is taken",
+                    number + 1,
+                    node.name
+                ),
+                hint: "give each address a name of its own".into(),
+            });
+        }
+        nodes.push(node);
     }
     Ok(nodes)
 }
@@ -188,6 +199,8 @@ mod tests {
             failure.what()
         );
         assert!(failure.hint().unwrap().contains("HOST:PORT"));
+        let failure = parse("f", "a unix:/1\na unix:/2\n").unwrap_err();
+        assert_eq!(failure.what(), "line 2 of f: the name a is taken");
     }
 
     #[tokio::test]

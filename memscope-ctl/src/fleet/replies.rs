@@ -50,6 +50,15 @@ impl<A> Replies<A> {
         }
     }
 
+    /// The reply of the only node.
+    pub(crate) fn only(mut self) -> Result<A, Failure> {
+        let none = Failure::NoNode {
+            nodes: 0,
+            reasons: String::new(),
+        };
+        self.nodes.pop().map_or(Err(none), |(_, reply)| reply)
+    }
+
     /// The exit code: some nodes did not answer, or all is done.
     pub(crate) fn exit(&self) -> Exit {
         match self.unanswered().next() {

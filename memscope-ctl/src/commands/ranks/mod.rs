@@ -1,5 +1,6 @@
 //! `ranks`: which rank of a job is unlike the others, and which lines make it so.
 
+mod flamegraph;
 mod gather;
 mod job;
 mod table;
@@ -9,9 +10,11 @@ use crate::failure::{Exit, Failure};
 use crate::fleet::{Fleet, Replies};
 use crate::output;
 use crate::session::Session;
+use flamegraph::draw;
 use gather::{Member, of_node};
 use job::{Job, jobs};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 /// Compare the ranks of a job: which one is unlike the others, how sure that is, and which lines make it so.
 ///
@@ -24,11 +27,16 @@ use serde_json::{Value, json};
 #[command(after_help = "Examples:
   memscope-ctl ranks                                 those of this machine
   memscope-ctl --fleet nodes.txt ranks               those of all nodes
+  memscope-ctl --fleet nodes.txt ranks --flamegraph odd.svg
   memscope-ctl --fleet nodes.txt ranks --job slurm:1234.0 --json")]
 pub(crate) struct Ranks {
     /// Only this job, as the table names it; without it, each job has a table.
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
+    /// Also draw what the odd rank holds, beside the rank that is most like it: red has more, blue has less. Written whole or not at
+    /// all, and only if a rank stands out by its memory; a name that ends in .folded or .txt gets the numbers as text.
+    #[arg(long, value_name = "FILE")]
+    flamegraph: Option<PathBuf>,
     /// Exit with 10 when a rank stands out.
     #[arg(long)]
     exit_code: bool,
@@ -61,6 +69,18 @@ impl Run for Ranks {
         match session.global.json {
             true => output::json(&document(&replies, &jobs)?)?,
             false => output::text(&format!("{}{}", table::text(&jobs), replies.told()))?,
+        }
+        if let Some(path) = &self.flamegraph {
+            let drawn = draw(fleet, &jobs, path).await?;
+            output::note(&match drawn {
+                None => "no flame graph is drawn: no rank stands out by its memory".to_owned(),
+                Some(drawn) => format!(
+                    "rank {} beside rank {} is drawn in {}",
+                    drawn.rank,
+                    drawn.beside,
+                    path.display()
+                ),
+            });
         }
         Ok(match jobs.iter().any(|job| !job.judgement.odd.is_empty()) {
             true if self.exit_code => Exit::Growing,

@@ -1,0 +1,171 @@
+//! `ranks --flamegraph`: what the odd rank holds beside one of its peers, drawn.
+
+use super::job::Job;
+use crate::client::Rpc;
+use crate::failure::Failure;
+use crate::file::Target;
+use crate::fleet::Fleet;
+use crate::render::frames::{Frame, why_missing};
+use crate::units::plain;
+use inferno::flamegraph::{Options, from_lines};
+use memscope_proto::v1;
+use memscope_ranks::{Metric, Odd};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Stacks of each rank that are drawn: those that hold most.
+const STACKS: u32 = 1000;
+
+/// What was drawn: the odd rank, and the one beside it.
+pub(super) struct Drawn {
+    pub(super) rank: u64,
+    pub(super) beside: u64,
+}
+
+/// Draws the first rank that stands out by its memory, beside the rank that is most like it. `None` if no rank does.
+pub(super) async fn draw(
+    fleet: &Fleet,
+    jobs: &[Job],
+    path: &Path,
+) -> Result<Option<Drawn>, Failure> {
+    let mut all = jobs
+        .iter()
+        .flat_map(|job| job.judgement.odd.iter().map(move |odd| (job, odd)));
+    let Some((job, odd, beside)) = all.find_map(|(job, odd)| Some((job, odd, peer(odd)?))) else {
+        return Ok(None);
+    };
+    let is_peak = odd
+        .findings
+        .first()
+        .is_some_and(|one| one.metric == Metric::Peak);
+    let own = stacks(fleet, job, odd.rank, is_peak).await?;
+    let other = stacks(fleet, job, beside, is_peak).await?;
+    let lines = folded(&other, &own);
+    let mut content = Vec::new();
+    let is_text = path
+        .extension()
+        .is_some_and(|ending| ending == "folded" || ending == "txt");
+    if is_text {
+        content = lines.concat().into_bytes();
+    } else {
+        let mut options = Options::default();
+        let what = if is_peak { "at its peak" } else { "now" };
+        options.title = format!("What rank {} holds {what}, beside rank {beside}", odd.rank);
+        options.subtitle = Some(format!(
+            "red: rank {} has more, blue: rank {beside} has more",
+            odd.rank
+        ));
+        options.count_name = "bytes".to_owned();
+        let drawn = from_lines(&mut options, lines.iter().map(String::as_str), &mut content);
+        drawn.map_err(|source| Failure::Output {
+            what: "the flame graph cannot be drawn".into(),
+            source,
+        })?;
+    }
+    let mut target = Target::open(Some(path))?;
+    target.write(&content)?;
+    target.finish()?;
+    let rank = odd.rank;
+    Ok(Some(Drawn { rank, beside }))
+}
+
+/// The rank beside which an odd one is drawn: the one whose lines are most alike.
+fn peer(odd: &Odd) -> Option<u64> {
+    let finding = odd
+        .findings
+        .iter()
+        .find(|one| one.metric != Metric::StepTime)?;
+    let alike = odd.explained.as_ref().map(|explained| explained.beside);
+    alike.or_else(|| finding.peers.get(finding.peers.len() / 2).copied())
+}
+
+/// Bytes by stack, its frames outermost first.
+async fn stacks(
+    fleet: &Fleet,
+    job: &Job,
+    rank: u64,
+    is_peak: bool,
+) -> Result<BTreeMap<String, u64>, Failure> {
+    let found = job
+        .members
+        .iter()
+        .find(|(_, member)| member.of.rank == rank);
+    let Some((node, member)) = found else {
+        return Ok(BTreeMap::new());
+    };
+    let metric = match is_peak {
+        true => v1::StackMetric::Peak,
+        false => v1::StackMetric::Live,
+    };
+    let ask = async |asking: &crate::fleet::Asking<'_>| {
+        let question = v1::StacksRequest {
+            pid: member.pid,
+            view: Some(v1::StackView {
+                metric: metric.into(),
+                ..v1::StackView::default()
+            }),
+            by: v1::StackGrouping::Stack.into(),
+            limit: STACKS,
+            ..v1::StacksRequest::default()
+        };
+        let call = async |mut rpc: Rpc, request| rpc.stacks(request).await;
+        asking.ask(question, call).await
+    };
+    let answer = fleet.ask_one(node, ask).await?;
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for row in &answer.rows {
+        let frames = row.frames.iter().rev();
+        let frames = frames.filter_map(|place| answer.frames.get(*place as usize));
+        let mut names: Vec<String> = frames
+            .map(|frame| name(&Frame::of(&answer, frame)))
+            .collect();
+        if names.is_empty() {
+            names.push(why_missing(row.missing.as_deref()));
+        }
+        let amounts = row.amounts.unwrap_or_default();
+        let amount = if is_peak { amounts.peak } else { amounts.live };
+        let sum = sums.entry(names.join(";")).or_default();
+        *sum = sum.saturating_add(amount.unwrap_or_default().bytes);
+    }
+    Ok(sums)
+}
+
+/// A frame as one part of a folded line, in which semicolons divide the parts.
+fn name(frame: &Frame<'_>) -> String {
+    let text = format!("{} ({})", plain(&frame.name()), frame.place());
+    text.replace(';', ":")
+}
+
+/// A line for each stack: its frames, its bytes in the one rank, and in the other.
+fn folded(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut both: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (stack, bytes) in before {
+        both.entry(stack).or_default().0 = *bytes;
+    }
+    for (stack, bytes) in now {
+        both.entry(stack).or_default().1 = *bytes;
+    }
+    let line = |(stack, (before, now)): (&str, (u64, u64))| format!("{stack} {before} {now}\n");
+    both.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn both_ranks_are_in_each_line() {
+        let of = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            pairs
+                .iter()
+                .map(|(stack, bytes)| ((*stack).to_owned(), *bytes))
+                .collect()
+        };
+        let lines = folded(
+            &of(&[("a;b", 1), ("a;c", 2)]),
+            &of(&[("a;b", 5), ("a;d", 7)]),
+        );
+        assert_eq!(lines, ["a;b 1 5\n", "a;c 2 0\n", "a;d 0 7\n"]);
+    }
+}

@@ -119,6 +119,7 @@ pub async fn serve(
         let _ = ending.send(true);
     };
     let methods = Methods::new()?;
+    let of_web = Arc::clone(&requests);
     let server = Server::builder()
         // JSON and gRPC-Web come in it, too. At the Unix socket only gRPC is answered.
         .accept_http1(true)
@@ -131,6 +132,7 @@ pub async fn serve(
             service,
             methods: Arc::clone(&methods),
             sent_within,
+            requests: Arc::clone(&of_web),
         }))
         .layer(GrpcWebLayer::new())
         .layer(layer_fn(move |service| ToTheEnd {

@@ -6,9 +6,10 @@
 //! (`text/plain` and forms): a browser sends its user's certificate by itself.
 
 use crate::Refusal;
-use crate::caller::Peer;
+use crate::caller::{Account, Peer};
 use crate::flow::InTime;
 use crate::roles::Right;
+use crate::share::Shares;
 use crate::under_way::LARGEST_REQUEST;
 use crate::{refusal, rights};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -36,6 +37,8 @@ pub(crate) struct Web<S> {
     pub(crate) methods: Arc<Methods>,
     /// How long a client may take to send a request.
     pub(crate) sent_within: Duration,
+    /// How many requests each user may have under way. One counts while it is read here, and then in the layers below.
+    pub(crate) requests: Arc<Shares>,
 }
 
 /// The methods that can be asked in JSON.
@@ -119,8 +122,20 @@ where
                 let kept = self.service.clone();
                 let service = std::mem::replace(&mut self.service, kept);
                 let (methods, within) = (Arc::clone(&self.methods), self.sent_within);
+                let peer = request.extensions().get::<Peer>();
+                let place = self
+                    .requests
+                    .take(peer.map_or(Account::Unknown, Peer::account));
                 Box::pin(async move {
-                    match asked(&methods, request, within).await {
+                    let place = match place {
+                        Ok(place) => place,
+                        Err(refusal) => {
+                            return Ok(refused(StatusCode::TOO_MANY_REQUESTS, &refusal.into()));
+                        }
+                    };
+                    let asked = asked(&methods, request, within).await;
+                    drop(place);
+                    match asked {
                         Ok(request) => answered(service, request).await,
                         Err((code, status)) => Ok(refused(code, &status)),
                     }

@@ -4,14 +4,16 @@
 
 mod common;
 
-use common::port::Server;
+use common::port::{Server, until};
 use common::tls::{Client, PATIENCE};
-use common::{ADA, BOB, of_ada_and_bob};
+use common::{ADA, BOB, as_user, of_ada_and_bob};
 use memscope_proto::v1;
 use memscope_rpc::fake::{self, FakeDaemon};
-use memscope_rpc::{Right, rights};
+use memscope_rpc::{Limits, Right, ServeOptions, rights};
+use memscope_tests::certificates::Time;
 use memscope_tests::{Value, json};
 use prost::Message as _;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// What came back: the status of HTTP, the headers, and the body.
@@ -29,6 +31,17 @@ impl Answer {
 
 /// A request of HTTP/1.1, as curl sends it.
 async fn http1(client: &Client, method: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
+    let head = format!("{method} {path}");
+    exchange(client, &head, kind, body, body.len()).await
+}
+
+/// The part of a request, which says that it is so long.
+async fn http1_part(client: &Client, body: &[u8], length: usize) -> Answer {
+    let head = "POST /memscope.v1.Memscope/Stats";
+    exchange(client, head, "application/json", body, length).await
+}
+
+async fn exchange(client: &Client, line: &str, kind: &str, body: &[u8], length: usize) -> Answer {
     let mut client = client.clone();
     let mut config = (*client.config).clone();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -36,9 +49,8 @@ async fn http1(client: &Client, method: &str, path: &str, kind: &str, body: &[u8
     let all = async {
         let mut stream = client.connect().await.unwrap();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
-             Connection: close\r\n\r\n",
-            body.len()
+            "{line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+             Connection: close\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         // The server may answer before it has read all.
@@ -261,4 +273,43 @@ async fn grpc_web_is_answered() {
         (audit.len(), audit[0]["code"].as_str()),
         (1, Some("not_permitted"))
     );
+}
+
+/// Requests that never come whole count as their sender's while they are read, and for no longer than they may take.
+#[tokio::test]
+async fn a_request_that_never_comes_whole_is_bounded() {
+    let options = ServeOptions {
+        sent_within: Duration::from_secs(5),
+        requests: Limits {
+            of_root: 1,
+            of_others: 4,
+            of_a_user: 2,
+        },
+        ..as_user(ADA)
+    };
+    let server = Server::start_with(of_ada_and_bob(), "see", options, "127.0.0.1:0");
+    let client = |name| server.client(Some(&server.clients.client(name, &[], Time::Now)));
+    let (slow, other) = (client("slow"), client("other"));
+    let mut halves = Vec::new();
+    for _ in 0..2 {
+        let slow = slow.clone();
+        halves.push(tokio::spawn(async move {
+            http1_part(&slow, b"{\"pid\": 1", 100).await
+        }));
+    }
+    let refused = until("both are read", async || {
+        let answer = ask(&slow, "List", &json!({})).await;
+        (answer.status == 429).then_some(answer)
+    });
+    let refused = refused.await.json();
+    assert_eq!(refused["error"]["code"], "too_many");
+    assert_eq!(ask(&other, "List", &json!({})).await.status, 200);
+    for half in halves {
+        let answer = half.await.unwrap();
+        assert_eq!(
+            (answer.status, answer.json()["error"]["code"].as_str()),
+            (504, Some("too_slow"))
+        );
+    }
+    assert_eq!(ask(&slow, "List", &json!({})).await.status, 200);
 }

@@ -344,7 +344,7 @@ fn few_ranks_are_shown_and_not_judged() {
     assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
     assert_has(
         &answer,
-        "Whether a rank stands out cannot be told (peak: known of 2 ranks, 8 are needed",
+        "Whether a rank stands out cannot be told: peak, reserved, floor, step time: known of 2 ranks, and 8 are needed",
     );
     assert_has(&answer, "Missing: rank 1, 3-511.");
     let leaking = FakeDaemon::with([rank(0, 1 << 30), {

@@ -4,7 +4,7 @@ use super::gather::Member;
 use super::job::Job;
 use crate::render::table::{Column, table};
 use crate::units::{self, bytes, grouped, maybe_bytes, nanoseconds, plain, signed_bytes};
-use memscope_ranks::{Explained, Finding, Metric, Odd, Why, groups};
+use memscope_ranks::{Explained, Finding, Metric, NotJudged, Odd, Why, groups};
 
 /// Ranks up to which all are in the table.
 const ALL: usize = 16;
@@ -82,19 +82,12 @@ fn headline(job: &Job) -> String {
         text.push_str(&format!("and {more} more stand out\n"));
     }
     if text.is_empty() {
-        text.push_str(match job.judgement.comparisons {
-            0 => "Whether a rank stands out cannot be told",
-            _ => "No rank stands out",
-        });
-        let why: Vec<String> = job
-            .judgement
-            .not_judged
-            .iter()
-            .map(|one| format!("{}: {}", name(one.metric), why_not(one.why)))
-            .collect();
-        text.push_str(&match why.is_empty() {
-            true => ".\n".to_owned(),
-            false => format!(" ({}).\n", why.join("; ")),
+        let why = not_judged(&job.judgement.not_judged).join("; ");
+        text.push_str(&match (job.judgement.comparisons, why.is_empty()) {
+            (0, true) => "Whether a rank stands out cannot be told.\n".to_owned(),
+            (0, false) => format!("Whether a rank stands out cannot be told: {why}.\n"),
+            (_, true) => "No rank stands out.\n".to_owned(),
+            (_, false) => format!("No rank stands out. Not judged: {why}.\n"),
         });
     }
     text
@@ -209,13 +202,28 @@ fn name(metric: Metric) -> &'static str {
     }
 }
 
-fn why_not(why: Why) -> String {
-    match why {
-        Why::TooFew { known, needed } => {
-            format!("known of {known} ranks, {needed} are needed to judge")
+/// Why numbers were not judged: a sentence for each reason, with all numbers that it is true of.
+fn not_judged(all: &[NotJudged]) -> Vec<String> {
+    let mut reasons: Vec<(Why, Vec<&str>)> = Vec::new();
+    for one in all {
+        match reasons.iter_mut().find(|(why, _)| *why == one.why) {
+            Some((_, names)) => names.push(name(one.metric)),
+            None => reasons.push((one.why, vec![name(one.metric)])),
         }
-        Why::NoneAlike => "too many ranks have no other like them".to_owned(),
     }
+    let sentence = |(why, names): (Why, Vec<&str>)| {
+        let names = names.join(", ");
+        match why {
+            Why::TooFew { known: 1, needed } => {
+                format!("{names}: known of 1 rank, and {needed} are needed to judge")
+            }
+            Why::TooFew { known, needed } => {
+                format!("{names}: known of {known} ranks, and {needed} are needed to judge")
+            }
+            Why::NoneAlike => format!("{names}: too many ranks have no other like them"),
+        }
+    };
+    reasons.into_iter().map(sentence).collect()
 }
 
 fn rows<'a>(members: impl Iterator<Item = &'a (String, Member)>) -> String {

@@ -22,6 +22,17 @@ use crate::probe::load::AttachMethod;
 #[derive(Debug, Parser)]
 #[command(name = "memscoped", version)]
 pub struct Config {
+    /// Configuration file, in TOML: a setting has the name of an option without its dashes, such as `journal-mib = 1024`; `none`: none is read.
+    ///
+    /// Where none is named it is /etc/memscope/memscoped.toml, if that is there. What is on the command line or in the environment goes
+    /// before what is in the file. Settings count from the next start on; `systemctl reload memscoped` is one that loses nothing.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Check the configuration file and the command line, with the files that they name for TLS, and end.
+    #[arg(long, conflicts_with_all = ["replay", "import", "earlier", "cleanup"])]
+    pub check_config: bool,
+
     /// Unix socket to listen on. Mode 0660 with group `memscope` where that group exists, else 0600.
     #[arg(
         long,

@@ -23,6 +23,7 @@ pub mod python;
 pub mod replay;
 pub mod serve;
 mod serve_triggers;
+pub mod settings;
 pub mod snapshots;
 pub mod structures;
 pub mod survive;

@@ -1,11 +1,11 @@
 //! `memscoped`: starts the parts, serves, and takes everything down again.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
 use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::keeper::{
     self, Command, Keeper, KeeperHandle, LeftWatching, Taking, Watching,
@@ -15,6 +15,7 @@ use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::metrics::{Endpoint, Reachable};
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
+use memscope_daemon::settings::{self, Settings, SettingsError};
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::survive::{self, Beginning};
 use memscope_daemon::tracer::{self, Order, TakenOver, Tracer, told_channel};
@@ -36,13 +37,27 @@ fn main() -> std::process::ExitCode {
     {
         return memscope_memory::reader::serve(&memscope_daemon::works::ALL);
     }
-    let config = Config::parse();
+    let Settings { config, file } = match Settings::read(std::env::args_os()) {
+        Ok(settings) => settings,
+        // Help and version are told by the same way, and go to standard output.
+        Err(SettingsError::CommandLine(error)) => error.exit(),
+        Err(error) => {
+            eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
+            return std::process::ExitCode::from(WRONG_SETTINGS);
+        }
+    };
     panics::end_with_any_thread();
     tracing_subscriber::fmt()
         .with_env_filter(log_filter(&config.log))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
+    if config.check_config {
+        return check(&config, file);
+    }
+    if let Some((path, count)) = &file {
+        tracing::info!(path = %path.display(), settings = count, "the configuration was read");
+    }
     match run(&config) {
         Ok(Ending::Stop) => std::process::ExitCode::SUCCESS,
         Ok(Ending::HandOver) => std::process::ExitCode::from(HANDED_OVER),
@@ -51,6 +66,30 @@ fn main() -> std::process::ExitCode {
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// Exit code where the command line or the configuration file is wrong, as clap has it.
+const WRONG_SETTINGS: u8 = 2;
+
+/// Says whether the settings can be used. What is in them was checked when they were read; here it is looked whether the files for TLS
+/// are what they should be.
+fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitCode {
+    if let Some(files) = config.tls_files() {
+        let roles = config.tls_default_role.clone();
+        if let Err(error) = Tls::load(files, roles, warner(&Messages::default())) {
+            eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
+            return std::process::ExitCode::from(WRONG_SETTINGS);
+        }
+    }
+    match file {
+        Some((path, 1)) => println!("{}: 1 setting, no mistake", path.display()),
+        Some((path, count)) => println!("{}: {count} settings, no mistake", path.display()),
+        None => println!(
+            "no configuration file is read ({} is not there, or none is wanted)",
+            settings::USUAL
+        ),
+    }
+    std::process::ExitCode::SUCCESS
 }
 
 /// Makes the filter of the log. A bare level applies to memscope's own crates only; words with targets are used as

@@ -73,6 +73,8 @@ impl Daemon {
         command
             .arg("--state-dir")
             .arg(folder.path().join("state"))
+            // A memscoped that is installed on the machine may have a configuration.
+            .args((!arguments.contains(&"--config")).then_some("--config=none"))
             // What a test kills leaves nothing behind, unless the test is about that.
             .args((!arguments.contains(&"--pin-dir")).then_some("--pin-dir=none"))
             .args(arguments);

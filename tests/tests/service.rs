@@ -69,8 +69,9 @@ fn the_unit_has_no_mistakes() {
     std::fs::write(&copy, here).unwrap();
     let more = folder.path().join("memscoped.service.d");
     std::fs::create_dir(&more).unwrap();
-    let older = "memscoped-before-6.6.conf";
-    std::fs::copy(deploy(older), more.join(older)).unwrap();
+    for drop_in in ["memscoped-before-6.6.conf", "memscoped-network.conf"] {
+        std::fs::copy(deploy(drop_in), more.join(drop_in)).unwrap();
+    }
     let output = systemd("systemd-analyze", &["verify", copy.to_str().unwrap()]);
     // What concerns other units of this machine does not matter; it names theirs.
     let said = said(&output);
@@ -190,4 +191,48 @@ fn where_nobody_wants_to_know_nothing_is_said() {
         &[],
     );
     assert!(!daemon.log().contains("cannot be told"), "{}", daemon.log());
+}
+
+#[test]
+fn a_configuration_file_is_read_and_checked() {
+    let folder = scratch();
+    let file = folder.path().join("memscoped.toml");
+    let path = file.to_str().unwrap();
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let program = tool("memscoped");
+        let output = std::process::Command::new(program)
+            .args(["--check-config", "--config", path])
+            .output()
+            .unwrap();
+        (output.status.code(), said(&output))
+    };
+    let (code, words) = check("journal-mib = 1024\nmetrics = \"127.0.0.1:0\"\n");
+    assert_eq!(
+        (code, words.contains("2 settings, no mistake")),
+        (Some(0), true),
+        "{words}"
+    );
+    let (code, words) = check("journal-mb = 1024\n");
+    assert_eq!(
+        (code, words.contains("\"journal-mb\" is no setting")),
+        (Some(2), true),
+        "{words}"
+    );
+    let (code, words) = check(
+        "listen = [\"127.0.0.1:0\"]\ntls-cert = \"/no\"\ntls-key = \"/no\"\ntls-client-ca = \"/no\"\n",
+    );
+    assert_eq!((code, words.contains("/no")), (Some(2), true), "{words}");
+
+    check("journal-mib = 0\nsnapshots-keep = 3\n");
+    let daemon = Daemon::with(&["--config", path]);
+    assert_eq!(daemon.json(&["status"])["journal"]["state"], "off");
+    assert!(
+        daemon.log().contains("the configuration was read"),
+        "{}",
+        daemon.log()
+    );
+    // What is on the command line goes before the file.
+    let other = Daemon::with(&["--config", path, "--journal-mib", "16"]);
+    assert_eq!(other.json(&["status"])["journal"]["state"], "writing");
 }

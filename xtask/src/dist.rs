@@ -18,9 +18,15 @@ const LIMIT: u64 = 20 << 20;
 const PROGRAMS: [&str; 2] = ["memscoped", "memscope-ctl"];
 
 /// Files that are put beside the programs.
-const MORE: [&str; 7] = [
+const MORE: &[&str] = &[
     "deploy/memscoped.service",
     "deploy/memscoped-before-6.6.conf",
+    "deploy/memscoped-network.conf",
+    "deploy/memscoped.toml",
+    "deploy/prometheus/memscope.rules.yml",
+    "deploy/grafana/node.json",
+    "deploy/grafana/job.json",
+    "deploy/grafana/rank.json",
     "deploy/memscope.sysusers.conf",
     "LICENSE-APACHE",
     "LICENSE-MIT",

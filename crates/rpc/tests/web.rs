@@ -279,7 +279,7 @@ async fn grpc_web_is_answered() {
 #[tokio::test]
 async fn a_request_that_never_comes_whole_is_bounded() {
     let options = ServeOptions {
-        sent_within: Duration::from_secs(5),
+        sent_within: Duration::from_secs(10),
         requests: Limits {
             of_root: 1,
             of_others: 4,

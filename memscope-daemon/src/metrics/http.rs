@@ -11,6 +11,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use memscope_ledger::Needs;
 use memscope_metrics::{Limits, fold, open_metrics};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -30,6 +31,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 const HEAD: usize = 16 << 10;
 /// How long metrics stay as they were taken.
 const FRESH: Duration = Duration::from_secs(1);
+/// How often each device is asked what is free, and each process which allocator it uses: what was free holds for 15 s, and with hundreds
+/// of processes asking takes the tracer a noticeable part of a second.
+const LOOKED_UP_EVERY: Duration = Duration::from_secs(10);
 /// How long taking them may last.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after accepting failed.
@@ -100,7 +104,7 @@ impl Endpoint {
     pub async fn serve(self, serving: Arc<Serving>) {
         let source = Arc::new(Source {
             serving,
-            last: Mutex::new(None),
+            last: Mutex::new(Last::default()),
         });
         let mut connections = JoinSet::new();
         let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
@@ -181,27 +185,42 @@ fn text(status: StatusCode, words: &str) -> Response<Full<Bytes>> {
 /// Where metrics come from, with those that were taken last.
 struct Source {
     serving: Arc<Serving>,
-    last: Mutex<Option<(Instant, Bytes)>>,
+    last: Mutex<Last>,
+}
+
+/// What was taken last, and when devices and processes were looked at last.
+#[derive(Default)]
+struct Last {
+    taken: Option<(Instant, Bytes)>,
+    looked_up: Option<Instant>,
 }
 
 impl Source {
     /// The metrics as text. Whoever asks while they are being taken waits for the same ones.
     async fn metrics(&self) -> Result<Bytes, String> {
         let mut last = self.last.lock().await;
-        if let Some((taken, text)) = &*last
+        if let Some((taken, text)) = &last.taken
             && taken.elapsed() < FRESH
         {
             return Ok(text.clone());
         }
+        let is_known = |at: Instant| at.elapsed() < LOOKED_UP_EVERY;
+        let needs = match last.looked_up.is_some_and(is_known) {
+            true => Needs::Reading,
+            false => Needs::Totals,
+        };
+        if needs == Needs::Totals {
+            last.looked_up = Some(Instant::now());
+        }
         let limits = Limits::default();
-        let take = self.serving.take_metrics(&limits);
+        let take = self.serving.take_metrics(&limits, needs);
         let taken = tokio::time::timeout(TAKEN_WITHIN, take).await;
         let taken = taken
             .map_err(|_| "memscoped is too busy to take metrics — try again soon".to_owned())?;
         let taken = taken.map_err(|refusal| refusal.to_string())?;
         let text = open_metrics(fold(&taken, &limits)).map_err(|error| error.to_string())?;
         let text = Bytes::from(text);
-        *last = Some((Instant::now(), text.clone()));
+        last.taken = Some((Instant::now(), text.clone()));
         Ok(text)
     }
 }

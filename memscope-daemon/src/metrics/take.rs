@@ -10,15 +10,15 @@ use memscope_rpc::{Daemon, Refusal};
 use rustix::time::{ClockId, clock_gettime};
 
 impl Serving {
-    /// Takes everything that metrics tell of at this moment.
+    /// Takes everything that metrics tell of at this moment. `needs`: how much is looked up for it, beside what events told.
     ///
     /// # Errors
     /// The daemon is busy, or shuts down.
-    pub async fn take_metrics(&self, limits: &Limits) -> Result<Taken, Refusal> {
+    pub async fn take_metrics(&self, limits: &Limits, needs: Needs) -> Result<Taken, Refusal> {
         let who = self.who(None).await?;
         let live = who.iter().filter(|one| one.is_live);
         let live: Vec<ProcessHandle> = live.map(|one| one.handle).collect();
-        self.refresh_for(Needs::Totals, &live).await;
+        self.refresh_for(needs, &live).await;
         let ended_ns = limits.ended_ns;
         let (mut processes, devices) = self
             .ask_keeper(move |ledger, as_of| {

@@ -115,7 +115,13 @@ fn nothing_is_left() {
     state.sort();
     assert_eq!(
         state,
-        ["attachments.json", "journal", "snapshots", "watching.json"]
+        [
+            "attachments.json",
+            "audit.jsonl",
+            "journal",
+            "snapshots",
+            "watching.json"
+        ]
     );
     let snapshots = std::fs::read_dir(daemon.state().join("snapshots")).unwrap();
     assert_eq!(snapshots.count(), 0, "nothing fired");

@@ -41,7 +41,7 @@ pub enum SettingsError {
         "the configuration {path} cannot be read — name another one with --config FILE, or `--config none`"
     )]
     Unreadable {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -49,7 +49,7 @@ pub enum SettingsError {
     /// The file is no TOML.
     #[error("the configuration {path} is no TOML")]
     NoToml {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
         /// Where, and what was expected there.
         source: Box<toml::de::Error>,
@@ -57,7 +57,7 @@ pub enum SettingsError {
     /// A setting is none, or has a value of the wrong kind.
     #[error("the configuration {path}: {what}")]
     Setting {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
         /// Which setting, and what is wrong with it.
         what: String,
@@ -68,7 +68,7 @@ pub enum SettingsError {
     /// The settings of the file are wrong, by themselves or together with the command line.
     #[error("the configuration {path}:\n{source}")]
     Wrong {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
         /// What is wrong.
         source: clap::Error,

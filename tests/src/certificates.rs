@@ -27,9 +27,9 @@ pub enum Time {
 
 /// A certificate and its key, in PEM form.
 pub struct Issued {
-    /// The certificate.
+    /// The certificate alone.
     pub certificate: String,
-    /// Its key.
+    /// The private key that belongs to it.
     pub key: String,
     /// Its serial number.
     pub serial: u64,
@@ -137,7 +137,7 @@ pub fn replace(path: &Path, content: &str) {
 pub struct ServerFiles {
     /// The server's certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key that belongs to it.
     pub key: PathBuf,
     /// The authority of clients.
     pub client_ca: PathBuf,

@@ -229,16 +229,21 @@ fn the_door_of_metrics_opens_for_metrics_only() {
         let length = stream.read(&mut answer).unwrap_or(0);
         let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
         let code = answer.split(' ').nth(1).unwrap_or_default();
+        // What is too large may be cut off before the answer is read; what is small is answered.
+        let may_be_cut_off = request.len() > 1000;
         assert!(
-            answer.is_empty() || code.starts_with(expected),
+            may_be_cut_off && answer.is_empty() || code.starts_with(expected),
             "{request:.60} {answer}"
         );
     }
     // Whoever only holds connections keeps nobody out.
-    let idle: Vec<TcpStream> = (0..200)
+    let mut idle: Vec<TcpStream> = (0..200)
         .map(|_| TcpStream::connect(&address).unwrap())
         .collect();
     assert_eq!(get(&address, "/metrics").unwrap().0, 200);
+    idle[0].set_read_timeout(Some(SHORT)).unwrap();
+    let oldest = idle[0].read(&mut [0; 64]);
+    assert!(matches!(oldest, Ok(0)), "the oldest is closed: {oldest:?}");
     drop(idle);
     Met {
         what: "connections that fetch metrics",

@@ -53,6 +53,8 @@ pub struct Taken {
     pub status: v1::StatusResponse,
     /// Processor time of the daemon so far, in nanoseconds.
     pub cpu_ns: u64,
+    /// For how long what a device had free counts as what it has, in nanoseconds: the rule of the ledger's answers.
+    pub free_holds_ns: u64,
 }
 
 /// How many series there may be.
@@ -81,8 +83,6 @@ impl Default for Limits {
 
 /// Longest value of a label, in characters.
 const LONGEST_VALUE: usize = 200;
-/// For how long what a device had free counts as what it has, in nanoseconds; the same as in the answer to `leaks`.
-const FREE_HOLDS_NS: u64 = 15_000_000_000;
 /// The value of the label `pid` for all processes without series of their own.
 const OTHER: &str = "other";
 
@@ -99,7 +99,7 @@ pub fn fold(taken: &Taken, limits: &Limits) -> Vec<Metric> {
     let mut seen = std::collections::HashSet::new();
     for one in own {
         if seen.insert(pid(one)) {
-            process(&mut out, one, limits);
+            process(&mut out, one, limits, taken.free_holds_ns);
         }
     }
     together(&mut out, others);
@@ -199,7 +199,7 @@ fn with(labels: &Labels, more: &[(&'static str, String)]) -> Labels {
     [labels, more].concat()
 }
 
-fn process(out: &mut Out, one: &TakenProcess, limits: &Limits) {
+fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u64) {
     let Some(process) = &one.stats.process else {
         return;
     };
@@ -212,7 +212,7 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits) {
     for device in &one.stats.devices {
         let labels = with(&labels, &[("device", ordinal(device.device))]);
         gauges(out, device, &labels);
-        out.put(TO_FULL, labels, to_full(device, one));
+        out.put(TO_FULL, labels, to_full(device, one, free_holds_ns));
     }
     out.put(GROWING_LINES, labels.clone(), one.findings.len() as f64);
     let growth = one
@@ -358,12 +358,12 @@ fn place(finding: &v1::Finding) -> String {
 }
 
 /// Seconds until a device is full at the growth of the findings on it. Unknown where nobody said lately how much is free.
-fn to_full(device: &v1::DeviceStats, one: &TakenProcess) -> Option<f64> {
+fn to_full(device: &v1::DeviceStats, one: &TakenProcess, free_holds_ns: u64) -> Option<f64> {
     let findings = one.findings.iter();
     let on = findings.filter(|finding| finding.device == device.device && finding.space != "host");
     let growth: f64 = on.map(|finding| finding.growth_bytes_per_s).sum();
     let (free, seen_ns) = device.free_bytes.zip(device.free_bytes_boot_ns)?;
-    let is_new = one.stats.as_of_boot_ns.saturating_sub(seen_ns) <= FREE_HOLDS_NS;
+    let is_new = one.stats.as_of_boot_ns.saturating_sub(seen_ns) <= free_holds_ns;
     (is_new && growth > 0.0).then(|| free as f64 / growth)
 }
 
@@ -469,6 +469,8 @@ fn daemon(out: &mut Out, taken: &Taken) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    const FREE_HOLDS_NS: u64 = 15;
 
     fn of(pid: u32, reserved: Option<u64>) -> TakenProcess {
         let device = v1::DeviceStats {
@@ -637,6 +639,7 @@ mod tests {
         (device.free_bytes, device.free_bytes_boot_ns) = (Some(390), Some(5));
         let taken = Taken {
             processes: vec![leaky.clone()],
+            free_holds_ns: FREE_HOLDS_NS,
             ..Taken::default()
         };
         let metrics = fold(&taken, &Limits::default());
@@ -661,6 +664,7 @@ mod tests {
         let metrics = fold(
             &Taken {
                 processes: vec![leaky],
+                free_holds_ns: FREE_HOLDS_NS,
                 ..Taken::default()
             },
             &Limits::default(),

@@ -86,8 +86,8 @@ impl Split {
     }
 }
 
-/// How many ranks may have no company: a small part of the smallest group, so that they are a minority beside any of
-/// them.
+/// How many ranks may have no company: a small part of the smallest group, so that they are few beside
+/// every group.
 fn few(smallest: usize) -> usize {
     (smallest / 8).clamp(1, 4)
 }

@@ -14,8 +14,8 @@ pub const SURE: f64 = 0.99;
 /// What rank 0 may have more and the last rank less of memory than the others, as a share: rank 0 often keeps what is
 /// written and printed, and the last one the remainder of what is divided.
 const AT_THE_ENDS: f64 = 0.10;
-/// Distances to one side from which on only these are taken as the others' spread; where they are fewer, those to both
-/// sides are.
+/// Where there are so many distances to one side, only these are taken as the others' spread. Where there are fewer,
+/// the distances to both sides are taken.
 const ONE_SIDED_FROM: usize = 22;
 /// Metrics by which the peers for another metric are chosen.
 const CHOOSE: [Metric; 3] = [Metric::Floor, Metric::Peak, Metric::Reserved];

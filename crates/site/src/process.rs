@@ -185,8 +185,8 @@ impl Status {
     }
 }
 
-/// Reads the facts about a process from `/proc`. `level`, `generation`, `from_start` and `container` must be set by
-/// the caller.
+/// Reads the facts about a process from `/proc`. The caller must set `level`, `generation`, `from_start` and
+/// `container`, which are not in there.
 pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
     let (stat, status) = alive_with_status(pid)?;
     let cmdline = read(pid, "cmdline")?;

@@ -59,13 +59,13 @@ pub enum BindError {
          such as 127.0.0.1:9464, or say --metrics-for-everybody if the network lets only the right ones through"
     )]
     Open {
-        /// The address.
+        /// Address that other machines can reach.
         address: SocketAddr,
     },
     /// The system refused.
     #[error("metrics cannot be handed out at {address} — is another program listening there?")]
     Io {
-        /// The address.
+        /// Address at which listening failed.
         address: SocketAddr,
         /// Error of the operating system.
         source: io::Error,

@@ -3,7 +3,7 @@
 use crate::serve::Serving;
 use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{AsOf, ProcessState};
-use memscope_ledger::{Ledger, Needs};
+use memscope_ledger::{FREE_HOLDS_NS, Ledger, Needs};
 use memscope_metrics::{Limits, Taken, TakenProcess};
 use memscope_proto::v1;
 use memscope_rpc::{Daemon, Refusal};
@@ -42,6 +42,7 @@ impl Serving {
             devices,
             status: self.status().await?,
             cpu_ns: processor_time_ns(),
+            free_holds_ns: FREE_HOLDS_NS,
         })
     }
 }

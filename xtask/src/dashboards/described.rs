@@ -63,6 +63,9 @@ const fn line(expression: &'static str, legend: &'static str) -> Line {
     Line { expression, legend }
 }
 
+/// How a curve of one rank is called.
+const RANK: &str = "{{job_id}} rank {{rank}} {{instance}}";
+
 /// All dashboards.
 pub const DASHBOARDS: &[Dashboard] = &[
     Dashboard {
@@ -170,7 +173,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "bytes",
                 &[line(
                     r#"sum by (job_id, rank, instance) (memscope_peak_allocated_bytes{job_id=~"$job_id"})"#,
-                    "{{job_id}} rank {{rank}} {{instance}}",
+                    RANK,
                 )],
             ),
             curves(
@@ -179,7 +182,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "bytes",
                 &[line(
                     r#"sum by (job_id, rank, instance) (memscope_allocated_bytes{job_id=~"$job_id"})"#,
-                    "{{job_id}} rank {{rank}} {{instance}}",
+                    RANK,
                 )],
             ),
             curves(
@@ -188,7 +191,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "s",
                 &[line(
                     r#"memscope_step_time_seconds{job_id=~"$job_id"}"#,
-                    "{{job_id}} rank {{rank}} {{instance}}",
+                    RANK,
                 )],
             ),
             curves(
@@ -197,7 +200,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "binBps",
                 &[line(
                     r#"memscope_growth_bytes_per_second{job_id=~"$job_id"}"#,
-                    "{{job_id}} rank {{rank}} {{instance}}",
+                    RANK,
                 )],
             ),
             curves(
@@ -206,7 +209,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "percentunit",
                 &[line(
                     r#"sum by (job_id, rank, instance) (memscope_peak_allocated_bytes{job_id=~"$job_id"}) / on (job_id) group_left () memscope:job_peak_allocated_bytes:median - 1"#,
-                    "{{job_id}} rank {{rank}} {{instance}}",
+                    RANK,
                 )],
             ),
             curves(

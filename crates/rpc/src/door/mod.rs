@@ -22,7 +22,7 @@ pub enum DoorError {
         "{address} is no address to listen on — give HOST:PORT, such as 0.0.0.0:9465 or [::]:9465"
     )]
     Address {
-        /// The address.
+        /// What was given as an address.
         address: String,
         /// What the system said.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum DoorError {
         "listening on {address} failed — is it an address of this machine, and is the port free?"
     )]
     Listen {
-        /// The address.
+        /// Address at which listening failed.
         address: String,
         /// What the system said.
         source: io::Error,

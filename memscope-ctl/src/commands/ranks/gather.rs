@@ -27,20 +27,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// What the daemon knows of it; of a daemon that does not tell, what the process was started with.
+    /// What the daemon says of it.
     pub(super) fn of(process: &v1::Process) -> Place {
         let workload = process.workload.clone().unwrap_or_default();
-        let facts = process.facts.as_ref();
-        let started_with = |name: &str| {
-            let environment = facts.iter().flat_map(|facts| &facts.environment);
-            let mut found = environment.filter(|one| one.name == name);
-            found.next()?.value.trim().parse().ok()
-        };
-        let told = |number: Option<u32>| number.map(u64::from);
         Place {
             job: workload.job,
-            rank: told(workload.rank).or_else(|| started_with("RANK")),
-            world_size: told(workload.world_size).or_else(|| started_with("WORLD_SIZE")),
+            rank: workload.rank.map(u64::from),
+            world_size: workload.world_size.map(u64::from),
         }
     }
 }

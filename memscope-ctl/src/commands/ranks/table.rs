@@ -20,7 +20,7 @@ const ALIKE: f64 = 0.02;
 /// All jobs, one after the other.
 pub(super) fn text(jobs: &[Job]) -> String {
     if jobs.is_empty() {
-        return "No traced process is a rank of a job: none was started with RANK.\n".to_owned();
+        return "No traced process is a rank of a job: none was started with RANK, SLURM_PROCID or their like.\n".to_owned();
     }
     let each: Vec<String> = jobs.iter().map(of_job).collect();
     each.join("\n")

@@ -9,13 +9,14 @@ use clap::{Parser, ValueEnum};
 use memscope_proto::formats::{Format, SNAPSHOTS, named};
 use memscope_rpc::{Condition, Roles, TlsFiles};
 
+use crate::policy::Policy;
 use crate::probe::load::AttachMethod;
 
 /// Follows the device memory of running processes and answers for it over gRPC.
 ///
 /// memscoped attaches to unmodified processes with eBPF probes on the allocator functions of CUDA and
 /// PyTorch, keeps what they hold, and answers `memscope-ctl`. It traces nothing until it is told to:
-/// `memscope-ctl attach --pid N`.
+/// `memscope-ctl attach --pid N`, or an entry [[attach]] of the configuration file.
 ///
 /// It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH, and before
 /// kernel 6.6 CAP_SYS_ADMIN; `memscope-ctl doctor` says what this machine lacks.
@@ -174,6 +175,15 @@ pub struct Config {
     /// Directory in which Kubernetes keeps the logs of this node's pods. Their names say to which pod and namespace a process belongs.
     #[arg(long, value_name = "DIR", default_value = memscope_site::containers::POD_LOGS)]
     pub pod_logs: PathBuf,
+
+    /// Directory in which Kubernetes keeps the volumes of this node's pods. Labels of a pod are in its volume of the downward API; only
+    /// `pod-labels` in an entry [[attach]] of the configuration asks for them.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/pods")]
+    pub pod_volumes: PathBuf,
+
+    /// What is attached by itself: the entries [[attach]] of the configuration file.
+    #[arg(skip)]
+    pub policy: Policy,
 
     /// Hand out metrics (OpenMetrics, for Prometheus) over HTTP at this address, path /metrics, such as 127.0.0.1:9464.
     ///

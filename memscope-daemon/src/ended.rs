@@ -56,6 +56,7 @@ mod tests {
             reserved_bytes: None,
             lost_records: 0,
             events: 0,
+            waits_for_device: false,
         }
     }
 

@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod native;
 mod owners;
 pub mod panics;
+pub mod policy;
 pub mod probe;
 pub mod python;
 pub mod replay;

@@ -13,6 +13,7 @@ use memscope_daemon::keeper::{
 use memscope_daemon::memory::Memory;
 use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::metrics::{Endpoint, Reachable};
+use memscope_daemon::policy::Policy;
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
 use memscope_daemon::settings::{self, Settings, SettingsError};
@@ -82,14 +83,34 @@ fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitC
         }
     }
     match file {
-        Some((path, 1)) => println!("{}: 1 setting, no mistake", path.display()),
-        Some((path, count)) => println!("{}: {count} settings, no mistake", path.display()),
+        Some((path, count)) => println!(
+            "{}: {}, {}, no mistake",
+            path.display(),
+            counted(count, "setting", "settings"),
+            entries(&config.policy)
+        ),
         None => println!(
             "no configuration file is read ({} is not there, or none is wanted)",
             settings::USUAL
         ),
     }
     std::process::ExitCode::SUCCESS
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
+/// How many entries a policy has, in words.
+fn entries(policy: &Policy) -> String {
+    counted(
+        policy.entries.len(),
+        "entry [[attach]]",
+        "entries [[attach]]",
+    )
 }
 
 /// Makes the filter of the log. A bare level applies to memscope's own crates only; words with targets are used as
@@ -199,6 +220,40 @@ async fn told_to_stop() -> Result<Ending> {
         }
     }
     Ok(Ending::Stop)
+}
+
+/// Reads the policy again at each SIGHUP, and has it count. Other settings count only for the next daemon, since what they are about
+/// (the ring, the ports, the memory) is there already.
+fn read_policy_at_hangup(orders: Sender<Order>, messages: Messages) -> Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            let read = tokio::task::spawn_blocking(|| Settings::read(std::env::args_os()));
+            match read.await {
+                Ok(Ok(settings)) => {
+                    let text = format!(
+                        "the configuration was read again: {} count from now on; other settings count after a hand-over \
+                         (systemctl reload memscoped)",
+                        entries(&settings.config.policy)
+                    );
+                    messages.log(Severity::Info, text);
+                    if orders.send(Order::Policy(settings.config.policy)).is_err() {
+                        return;
+                    }
+                }
+                Ok(Err(error)) => messages.log(
+                    Severity::Warning,
+                    format!(
+                        "the configuration was read again and is wrong, so the policy is as before: {}",
+                        memscope_daemon::error_chain(&error)
+                    ),
+                ),
+                // The runtime ends.
+                Err(_) => return,
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Opens the TCP ports of the command line.
@@ -411,6 +466,8 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         keeper: keeper.clone(),
         stack_budget: config.stack_budget.0,
         pod_logs: config.pod_logs.clone(),
+        pod_volumes: config.pod_volumes.clone(),
+        policy: config.policy.clone(),
         keeping,
         left,
         pulse: of_tracer.clone(),
@@ -433,6 +490,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
         flushing,
     };
+    read_policy_at_hangup(orders.clone(), serving.messages.clone())?;
     let (wakes, goes_round) = (keeper.clone(), orders.clone());
     watchdog::start(vec![
         Watched::new("keeper", of_keeper, move || wakes.wake()),

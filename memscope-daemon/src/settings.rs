@@ -1,10 +1,11 @@
 //! The configuration file: options of the command line, by their names, in TOML.
 //!
 //! Owns: which file is read, and how a setting in it becomes the option of the same name. So whatever is an option is a setting, and is
-//! checked by the same code. What the command line or the environment gives goes before the file. Refuses: options that ask for
+//! checked by the same code. Entries `[[attach]]` are the policy, which only the file has. What the command line or the environment gives goes before the file. Refuses: options that ask for
 //! something else than to run (`--replay`, `--cleanup` and so on).
 
 use crate::config::Config;
+use crate::policy::Policy;
 use clap::parser::ValueSource;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _};
 use std::ffi::OsString;
@@ -121,7 +122,14 @@ impl Settings {
                 Some(ValueSource::CommandLine | ValueSource::EnvVariable)
             )
         };
-        let (words, count) = words(&path, goes_before)?;
+        let mut table = table(&path)?;
+        let attach = table.remove("attach");
+        let (words, count) = words(&path, &table, goes_before)?;
+        let policy = attach.map(|attach| Policy::read(&attach)).transpose();
+        let policy = policy.map_err(|error| SettingsError::Setting {
+            path: path.clone(),
+            what: error.to_string(),
+        })?;
         let program = arguments
             .first()
             .cloned()
@@ -132,7 +140,10 @@ impl Settings {
         let read = read.and_then(|matches| Config::from_arg_matches(&matches));
         match read {
             Ok(config) => Ok(Settings {
-                config,
+                config: Config {
+                    policy: policy.unwrap_or_default(),
+                    ..config
+                },
                 file: Some((path, count)),
             }),
             Err(error) if !error.use_stderr() => Err(error.into()),
@@ -141,18 +152,11 @@ impl Settings {
     }
 }
 
-/// The words of a command line that the file stands for, without those that something else `goes_before`; and how many settings it has.
-fn words(
-    path: &Path,
-    goes_before: impl Fn(&str) -> bool,
-) -> Result<(Vec<OsString>, usize), SettingsError> {
+/// What is in the file.
+fn table(path: &Path) -> Result<toml::Table, SettingsError> {
     let unreadable = |source| SettingsError::Unreadable {
         path: path.to_owned(),
         source,
-    };
-    let wrong = |what: String| SettingsError::Setting {
-        path: path.to_owned(),
-        what,
     };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
@@ -160,17 +164,30 @@ fn words(
         .read_to_string(&mut text)
         .map_err(unreadable)?;
     if text.len() as u64 > LARGEST {
-        return Err(wrong(format!(
-            "it has more than {LARGEST} bytes — is it the right file?"
-        )));
+        return Err(SettingsError::Setting {
+            path: path.to_owned(),
+            what: format!("it has more than {LARGEST} bytes — is it the right file?"),
+        });
     }
-    let table: toml::Table = text.parse().map_err(|source| SettingsError::NoToml {
+    text.parse().map_err(|source| SettingsError::NoToml {
         path: path.to_owned(),
         source: Box::new(source),
-    })?;
+    })
+}
+
+/// The words of a command line that the file stands for, without those that something else `goes_before`; and how many settings it has.
+fn words(
+    path: &Path,
+    table: &toml::Table,
+    goes_before: impl Fn(&str) -> bool,
+) -> Result<(Vec<OsString>, usize), SettingsError> {
+    let wrong = |what: String| SettingsError::Setting {
+        path: path.to_owned(),
+        what,
+    };
     let command = Config::command();
     let mut words = Vec::new();
-    for (name, value) in &table {
+    for (name, value) in table {
         let option = command
             .get_arguments()
             .find(|option| option.get_long() == Some(name));
@@ -368,13 +385,18 @@ mod tests {
             "everything is a comment"
         );
         let lines = text.lines().map(|line| match line.strip_prefix('#') {
-            Some(setting) if setting.starts_with(|first: char| first.is_ascii_lowercase()) => {
+            Some(setting)
+                if setting
+                    .starts_with(|first: char| first.is_ascii_lowercase() || first == '[') =>
+            {
                 setting
             }
             _ => line,
         });
         let all: String = lines.map(|line| format!("{line}\n")).collect();
-        assert!(read(&[], &all).unwrap().file.unwrap().1 > 12);
+        let settings = read(&[], &all).unwrap();
+        assert!(settings.file.unwrap().1 > 12);
+        assert_eq!(settings.config.policy.entries.len(), 2);
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub const HINT_SEPARATOR: &str = " — ";
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/memscope/memscoped.sock";
 
+/// Time between two readings at level `read` where none is named.
+pub const READ_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Splits the message of an error into what happened and what to do.
 #[must_use]
 pub fn split_message(message: &str) -> (&str, Option<&str>) {

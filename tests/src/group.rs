@@ -37,6 +37,12 @@ impl Group {
         command
     }
 
+    /// Moves a running process into the inner group.
+    pub fn take(&self, pid: u32) {
+        std::fs::write(self.0.join("inner/cgroup.procs"), pid.to_string())
+            .expect("the process is moved into the group");
+    }
+
     /// The path of the outer group as the kernel tells it of a process in the inner one.
     pub fn outer_of(pid: u32) -> String {
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();

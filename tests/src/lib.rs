@@ -102,3 +102,15 @@ pub fn need_root() {
         "this test needs root (user 0) to load BPF programs, and runs as user {user}"
     );
 }
+
+/// Count and bytes of what a process holds from the driver, on all devices.
+#[track_caller]
+pub fn held(stats: &Value) -> (u64, u64) {
+    let devices = stats["devices"].as_array().unwrap();
+    devices.iter().fold((0, 0), |sum, device| {
+        (
+            sum.0 + number(&device["driver"]["count"]),
+            sum.1 + number(&device["driver"]["bytes"]),
+        )
+    })
+}

@@ -4,19 +4,9 @@
 
 use memscope_tests::{
     BpfKind, Calls, Daemon, Group, Library, Program, SHORT, Torch, Value, assert_totals,
-    bpf_exists, copy_program, coverage, eventually, executable, find, number, scratch, sim, until,
+    bpf_exists, copy_program, coverage, eventually, executable, find, held, number, scratch, sim,
+    until,
 };
-
-/// Count and bytes of what a process holds from the driver, on all devices.
-fn held(stats: &Value) -> (u64, u64) {
-    let devices = stats["devices"].as_array().unwrap();
-    devices.iter().fold((0, 0), |sum, device| {
-        (
-            sum.0 + number(&device["driver"]["count"]),
-            sum.1 + number(&device["driver"]["bytes"]),
-        )
-    })
-}
 
 fn total(stats: &Value, key: &str) -> u64 {
     stats["devices"]

@@ -297,8 +297,9 @@ impl Ledger {
         });
     }
 
-    /// Forgets processes that ended longer ago than the retention, and those that ended first while all ended ones
-    /// together take too much memory. Returns the handles of those that were forgotten.
+    /// Forgets processes that ended longer ago than the retention, those that ended first while all ended ones
+    /// together take too much memory, and those that ended without ever having loaded a library of a device. Returns the handles of
+    /// those that were forgotten.
     pub fn expire(&mut self, now_ns: u64) -> Vec<ProcessHandle> {
         let mut gone = self.expire_by_time(now_ns);
         let ended = self.processes.values().filter_map(|process| {
@@ -327,10 +328,13 @@ impl Ledger {
         let processes = &mut self.processes;
         let mut gone = Vec::new();
         self.order.retain(|handle| {
-            let over = processes
-                .get(handle)
-                .and_then(|process| process.ended_ns)
-                .is_some_and(|ended| now_ns.saturating_sub(ended) > retention);
+            // A rule for a group of processes also meets the shells and scripts in it. There would soon be more of them than of
+            // processes that somebody wants to know about.
+            let over = processes.get(handle).is_some_and(|process| {
+                process.ended_ns.is_some_and(|ended| {
+                    process.waits_for_device() || now_ns.saturating_sub(ended) > retention
+                })
+            });
             if over {
                 processes.remove(handle);
                 gone.push(*handle);

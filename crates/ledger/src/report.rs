@@ -88,6 +88,8 @@ pub struct ProcessSummary {
     pub lost_records: u64,
     /// Number of events that were applied to the process.
     pub events: u64,
+    /// Whether it is traced from its start on and has loaded no library of a device so far.
+    pub waits_for_device: bool,
 }
 
 impl ProcessSummary {

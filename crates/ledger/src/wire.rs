@@ -278,6 +278,7 @@ impl From<ProcessSummary> for v1::Process {
             reserved_bytes: process.reserved_bytes,
             lost_records: process.lost_records,
             events: process.events,
+            waits_for_device: process.waits_for_device,
             // The remaining fields are filled in only by a list.
             ..v1::Process::default()
         }

@@ -53,7 +53,10 @@ pub(crate) fn detached(request: &v1::DetachRequest) -> String {
 }
 
 /// Reads how much of the processes an attach wants to watch.
-pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOptions, Refusal> {
+///
+/// # Errors
+/// If options do not go together, or have values that are none.
+pub fn attach_options(request: &v1::AttachRequest) -> Result<AttachOptions, Refusal> {
     let level = level(request.level)?;
     if request.accesses && level < Level::Blocks {
         return Err(invalid(
@@ -74,6 +77,7 @@ pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOption
         launches: request.launches || request.kernels,
         kernels: request.kernels,
         accesses: request.accesses,
+        stack_budget: None,
     })
 }
 

@@ -145,6 +145,29 @@ pub struct AttachOptions {
     /// Whether it is followed which operators use which memory.
     #[serde(default)]
     pub accesses: bool,
+    /// Share of one processor that walking stacks may take; `None`: what holds for all processes.
+    #[serde(default)]
+    pub stack_budget: Option<Share>,
+}
+
+/// A share of one processor, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share(u32);
+
+impl Share {
+    /// From percent; `None` unless it is above 0 and at most 100.
+    #[must_use]
+    pub fn of_percent(percent: f64) -> Option<Share> {
+        let is_share = percent > 0.0 && percent <= 100.0;
+        // Less than a millionth would be nothing.
+        is_share.then(|| Share(((percent * 1e4) as u32).max(1)))
+    }
+
+    /// The share as a fraction of 1.
+    #[must_use]
+    pub fn fraction(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
 }
 
 /// Which frames are taken of an allocation's stack.

@@ -42,12 +42,13 @@ mod web;
 pub mod fake;
 
 pub use access::Access;
+pub use asked::attach_options;
 pub use audit::{Audit, Tell};
 pub use caller::{Account, Caller, Certified, Identify, LocalUser, peer_credentials};
 pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
     AttachOptions, AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
-    RecordingWriter, StackKinds,
+    RecordingWriter, Share, StackKinds,
 };
 pub use door::{Door, DoorError, Tls, TlsError, TlsFiles};
 pub use export::Exporter;

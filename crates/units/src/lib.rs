@@ -1,14 +1,16 @@
-//! Bytes, durations, moments and names of functions as people write and read them.
+//! Bytes, durations, moments, patterns and names of functions as people write and read them.
 //!
 //! Owns: the only formatter, the only parser, the only calendar and the only demangler of the project. Refuses: what the numbers mean.
 
 mod demangle;
 mod moment;
 mod parse;
+mod pattern;
 
 pub use demangle::demangle;
 pub use moment::{in_utc, moment, moment_ms, short_moment};
 pub use parse::{UnitError, byte_unit, parse_bytes, parse_duration, scaled, time_unit_ns};
+pub use pattern::fits;
 
 use std::time::Duration;
 

@@ -204,11 +204,8 @@ impl Run for Attach {
     }
 }
 
-/// Time between readings at level `read` if `--every` is not given.
-const READ_EVERY: Duration = Duration::from_secs(10);
-
 fn read_every(attach: &Attach) -> Option<u64> {
-    let default = (attach.level == Level::Read).then_some(READ_EVERY);
+    let default = (attach.level == Level::Read).then_some(memscope_proto::READ_EVERY);
     let every = attach.every.or(default)?;
     Some(in_nanoseconds(every))
 }

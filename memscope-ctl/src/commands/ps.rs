@@ -16,12 +16,16 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl ps
+  memscope-ctl ps --waiting                    also those that have loaded no library of a device yet
   memscope-ctl ps --earlier                    what the daemon recorded before it was started anew
   memscope-ctl --recording /var/lib/memscope leaks    asks the latest of these recordings")]
 pub(crate) struct Ps {
     /// List what the daemon recorded before it was started anew: recordings that can be asked with --recording. For root.
     #[arg(long)]
     pub(crate) earlier: bool,
+    /// Also list processes that are followed, and have loaded no library of a device yet.
+    #[arg(long, conflicts_with = "earlier")]
+    pub(crate) waiting: bool,
     /// The daemon's state directory (memscoped --state-dir) [default: that of the daemon that runs, else /var/lib/memscope]
     #[arg(long, value_name = "DIR", requires = "earlier")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -48,7 +52,7 @@ impl Run for Ps {
             None => boot_ns(),
             Some(_) => None,
         };
-        session.show(&answer, |answer| text(answer, now))
+        session.show(&answer, |answer| self.text(answer, now))
     }
 
     const FLEET: bool = true;
@@ -69,7 +73,7 @@ impl Run for Ps {
             let all: Vec<_> = of_node.collect();
             match all.is_empty() {
                 true => "No process is traced on any node.\n".to_owned(),
-                false => processes(&all, None),
+                false => self.processes(all, None),
             }
         };
         fleet::show(&replies, session, text, super::each::whole)
@@ -86,12 +90,40 @@ fn boot_ns() -> Option<u64> {
 /// Characters of a command line that are shown.
 const COMMAND: usize = 40;
 
-fn text(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
-    if answer.processes.is_empty() {
-        return "No process is traced.\nWhat earlier runs of the daemon recorded: sudo memscope-ctl ps --earlier\n".to_owned();
+impl Ps {
+    fn text(&self, answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
+        if answer.processes.is_empty() {
+            return "No process is traced.\nWhat earlier runs of the daemon recorded: sudo memscope-ctl ps --earlier\n".to_owned();
+        }
+        let all = answer.processes.iter().map(|one| (None, one));
+        self.processes(all.collect(), now_boot_ns)
     }
-    let all: Vec<_> = answer.processes.iter().map(|one| (None, one)).collect();
-    processes(&all, now_boot_ns)
+
+    /// The processes as a table, without those that wait, and the number of these.
+    fn processes(
+        &self,
+        mut all: Vec<(Option<&str>, &v1::Process)>,
+        now_boot_ns: Option<u64>,
+    ) -> String {
+        let before = all.len();
+        let waits = |process: &v1::Process| {
+            process.waits_for_device && process.state() == v1::ProcessState::Attached
+        };
+        all.retain(|(_, process)| self.waiting || !waits(process));
+        let mut text = match all.is_empty() {
+            true => String::new(),
+            false => processes(&all, now_boot_ns),
+        };
+        text.push_str(&match before - all.len() {
+            0 => String::new(),
+            1 => "1 process is followed and has loaded no library of a device yet: ps --waiting\n".to_owned(),
+            more => format!(
+                "{} processes are followed and have loaded no library of a device yet: ps --waiting\n",
+                grouped(more as u64)
+            ),
+        });
+        text
+    }
 }
 
 /// The processes as a table; with the name of its node before each, if it is of one.

@@ -194,15 +194,21 @@ fn rules(rules: &[v1::Rule]) -> String {
         Column::Right("RULE"),
         Column::Left("SCOPE"),
         Column::Left("LEVEL"),
-        Column::Right("USER"),
+        Column::Right("BY"),
         Column::Right("ATTACHED"),
     ];
     let rows = rules.iter().map(|rule| {
         vec![
             rule.rule.to_string(),
             plain(&rule.scope),
-            rule.level().to_string(),
-            rule.uid.to_string(),
+            match rule.level() {
+                v1::Level::Unspecified => "off".to_owned(),
+                level => level.to_string(),
+            },
+            match rule.policy {
+                true => "policy".to_owned(),
+                false => rule.uid.to_string(),
+            },
             grouped(rule.attached),
         ]
     });

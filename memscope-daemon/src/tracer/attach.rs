@@ -14,6 +14,14 @@ use memscope_vendors::Purpose;
 use super::{TraceState, Traced, Tracer, rules};
 use crate::keeper::Command;
 
+/// Since when a rule is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Somebody asks for it now: what was detached before is attached again.
+    Now,
+    Before,
+}
+
 /// How a process came to be attached.
 pub(super) struct Cause {
     pub(super) options: AttachOptions,
@@ -54,7 +62,7 @@ impl Tracer {
             }
             _ => {
                 let rule = self.add_rule(caller, request)?;
-                let (processes, refused) = self.apply_rule(rule);
+                let (processes, refused) = self.apply_rule(rule, Asked::Now);
                 Ok(AttachResponse {
                     processes,
                     rule: Some(rule),
@@ -65,7 +73,11 @@ impl Tracer {
     }
 
     /// Attaches the processes that match a rule now.
-    pub(super) fn apply_rule(&mut self, id: u64) -> (Vec<AttachedProcess>, Vec<RefusedProcess>) {
+    pub(super) fn apply_rule(
+        &mut self,
+        id: u64,
+        asked: Asked,
+    ) -> (Vec<AttachedProcess>, Vec<RefusedProcess>) {
         let mut attached = Vec::new();
         let mut refused = Vec::new();
         let own = std::process::id();
@@ -73,7 +85,11 @@ impl Tracer {
             let Some(rule) = self.rules.iter().find(|r| r.id == id).cloned() else {
                 break;
             };
-            let is_known = self.traced.contains_key(&pid) || self.was_given_up(pid);
+            let is_let_be = match asked {
+                Asked::Now => self.was_given_up(pid),
+                Asked::Before => self.was_let_be(pid),
+            };
+            let is_known = self.traced.contains_key(&pid) || is_let_be;
             if pid == own || is_known || !rule.matches(pid) {
                 continue;
             }
@@ -247,6 +263,7 @@ impl Tracer {
                 libraries: BTreeMap::new(),
             },
         );
+        self.let_be.remove(&pid);
         if let Err(refused) = self.place(pid, &resolved) {
             self.end(pid, DaemonRecord::Detached);
             return Err(refused);

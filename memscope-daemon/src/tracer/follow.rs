@@ -8,7 +8,7 @@ use memscope_memory::Memory;
 use memscope_rpc::Refusal;
 use memscope_vendors::VENDORS;
 
-use super::attach::Cause;
+use super::attach::{Asked, Cause};
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
 
@@ -22,8 +22,14 @@ impl Tracer {
                     }
                 }
                 What::Exec { tgid } if process.0 != 0 => self.executed(process, tgid),
-                What::Exec { tgid } => self.appeared(tgid),
-                What::ForkedElsewhere { child, .. } => self.appeared(child),
+                What::Exec { tgid } => {
+                    if !self.appeared(tgid) {
+                        self.started(tgid);
+                    }
+                }
+                What::ForkedElsewhere { child, .. } => {
+                    self.appeared(child);
+                }
                 What::LeaderExited { .. } => self.notice_exits(),
                 What::SiteDefined(_) | What::KernelNamed => {}
             },
@@ -180,11 +186,12 @@ impl Tracer {
         }
     }
 
-    /// A process that is not traced has executed an image or was forked: a rule may want it.
-    fn appeared(&mut self, pid: u32) {
+    /// A process that is not traced has executed an image or was forked: a rule may want it. Says whether nothing else has to
+    /// look at it.
+    fn appeared(&mut self, pid: u32) -> bool {
         let own = pid == std::process::id();
-        if self.traced.contains_key(&pid) || own || self.was_given_up(pid) {
-            return;
+        if self.traced.contains_key(&pid) || own || self.was_let_be(pid) {
+            return true;
         }
         let rule = self
             .rules
@@ -196,21 +203,31 @@ impl Tracer {
         {
             tracing::debug!(pid, rule = rule.id, error = %error.what(), "matched, not attached");
         }
+        self.traced.contains_key(&pid)
     }
 
-    /// Whether a process was given up because it took too much of the daemon's memory. Rules do not attach it again.
+    /// Whether no rule attaches a process again, because somebody has detached it, or because it took too much of the daemon's memory.
+    pub(super) fn was_let_be(&self, pid: u32) -> bool {
+        is_same(self.let_be.get(&pid), pid) || self.was_given_up(pid)
+    }
+
+    /// Whether a process was given up because it took too much of the daemon's memory.
     pub(super) fn was_given_up(&self, pid: u32) -> bool {
-        self.given_up.get(&pid).is_some_and(|start| {
-            memscope_site::process::alive(pid).is_ok_and(|stat| stat.start_ticks == *start)
-        })
+        is_same(self.given_up.get(&pid), pid)
+    }
+
+    /// Forgets what is known of processes that have ended.
+    pub(super) fn forget_let_be(&mut self) {
+        for known in [&mut self.let_be, &mut self.given_up] {
+            known.retain(|pid, _| memscope_site::process::alive(*pid).is_ok());
+        }
     }
 
     pub(super) fn search_rules(&mut self) {
-        self.given_up
-            .retain(|pid, _| memscope_site::process::alive(*pid).is_ok());
+        self.forget_let_be();
         let rules: Vec<u64> = self.rules.iter().map(|r| r.id).collect();
         for rule in rules {
-            let (_, refused) = self.apply_rule(rule);
+            let (_, refused) = self.apply_rule(rule, Asked::Before);
             for one in refused {
                 tracing::debug!(pid = one.pid, rule, error = one.message, "not attached");
             }
@@ -342,4 +359,11 @@ impl Tracer {
             self.append(handle, DaemonRecord::DeviceTotal(device));
         }
     }
+}
+
+/// Whether a pid still belongs to the process that started at this time.
+fn is_same(start: Option<&u64>, pid: u32) -> bool {
+    start.is_some_and(|start| {
+        memscope_site::process::alive(pid).is_ok_and(|stat| stat.start_ticks == *start)
+    })
 }

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use memscope_rpc::StackKinds;
+use memscope_rpc::{Share, StackKinds};
 
 use super::Tracer;
 
@@ -30,12 +30,14 @@ fn words(kinds: StackKinds, asked: StackKinds) -> String {
 impl Tracer {
     /// Checks what stacks cost, and changes how many of them are taken.
     pub(super) fn keep_to_budget(&mut self) {
-        let Some(most) = self.stack_budget else {
-            return;
-        };
+        let of_all = self.stack_budget;
         let now = Instant::now();
         let mut changes = Vec::new();
         for (pid, traced) in &mut self.traced {
+            let own = traced.options.stack_budget.map(Share::fraction);
+            let Some(most) = own.or(of_all) else {
+                continue;
+            };
             let taken = traced.slot.stack_time();
             if let Some((kinds, share)) = traced.budget.look(now, taken, most) {
                 traced.slot.set_python(if kinds.python {
@@ -45,10 +47,10 @@ impl Tracer {
                 });
                 traced.slot.set_native(kinds.native && traced.native);
                 traced.slot.set_stack_sampling(u32::from(kinds.sampling));
-                changes.push((*pid, kinds, share, traced.options.stacks));
+                changes.push((*pid, kinds, (share, most), traced.options.stacks));
             }
         }
-        for (pid, kinds, share, asked) in changes {
+        for (pid, kinds, (share, most), asked) in changes {
             let text = if kinds == asked {
                 String::new()
             } else {

@@ -14,6 +14,7 @@ use memscope_site::{FileIdentity, SettingsPlace};
 use serde::{Deserialize, Serialize};
 
 use super::rules::Rule;
+use super::ruling::InForce;
 use super::traced::{Library, TraceState, Traced};
 use crate::probe::calibrate::Layout;
 use crate::probe::links::LinkSite;
@@ -42,6 +43,12 @@ pub struct Kept {
     pub next_rule: u64,
     /// The rules.
     pub rules: Vec<Rule>,
+    /// The policy that was in force, so that its entries keep their numbers.
+    #[serde(default)]
+    pub policy: Vec<InForce>,
+    /// Processes that no rule attaches again: their pids and the times of their starts.
+    #[serde(default)]
+    pub let_be: Vec<(u32, u64)>,
     /// Numbers of sites, which are in the attach cookies of the links.
     pub sites: Vec<(FileIdentity, u64, String, u32)>,
     /// Proven layouts of PyTorch's allocator, by library.

@@ -13,10 +13,12 @@ pub mod nvml;
 mod operators;
 mod outcome;
 mod place;
+mod policy;
 mod python;
 mod queue;
 mod reading;
 mod rules;
+mod ruling;
 mod save;
 mod share;
 mod sites;
@@ -30,6 +32,7 @@ pub use kept::{
 };
 pub use outcome::ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
+pub use ruling::InForce;
 pub use traced::{TraceState, Traced};
 pub use waiting::QUESTION;
 
@@ -51,6 +54,7 @@ use tokio::sync::oneshot;
 use crate::ingest::ring::Ring;
 use crate::keeper::{Command, KeeperHandle, KeeperMessage};
 use crate::native::Unwinder;
+use crate::policy::Policy;
 use crate::probe::ProbeError;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
@@ -97,6 +101,8 @@ pub enum Order {
         /// Gets a message when this is done.
         reply: oneshot::Sender<()>,
     },
+    /// Let this policy count from now on.
+    Policy(Policy),
     /// A reading has ended.
     Read {
         /// Process that was read.
@@ -145,11 +151,15 @@ pub struct Tracer {
     stack_budget: Option<f64>,
     /// Folder in which kubelet keeps the logs of pods.
     pod_logs: PathBuf,
+    /// What is attached by itself.
+    ruling: ruling::Ruling,
     orders: Sender<Order>,
     resolver: Resolver,
     traced: BTreeMap<u32, Traced>,
     /// Processes that were given up because they took too much of the daemon's memory, with the times of their starts.
     given_up: HashMap<u32, u64>,
+    /// Processes that somebody has detached while rules or the policy would attach them again, with the times of their starts.
+    let_be: HashMap<u32, u64>,
     rules: Vec<Rule>,
     next_rule: u64,
     next_handle: u32,
@@ -186,6 +196,10 @@ pub struct Start {
     pub stack_budget: Option<f64>,
     /// Folder in which kubelet keeps the logs of pods.
     pub pod_logs: PathBuf,
+    /// Folder in which kubelet keeps the volumes of pods.
+    pub pod_volumes: PathBuf,
+    /// What is to be attached by itself.
+    pub policy: Policy,
     /// Writes down what is traced.
     pub keeping: Keeping,
     /// What an earlier daemon has left.
@@ -208,6 +222,8 @@ impl Tracer {
             wake_bytes,
             stack_budget,
             pod_logs,
+            pod_volumes,
+            policy,
             keeping,
             left,
             pulse,
@@ -224,10 +240,12 @@ impl Tracer {
                     keeper,
                     unwinder,
                     stack_budget,
+                    ruling: ruling::Ruling::new(ruling::places(&pod_logs, &pod_volumes)),
                     pod_logs,
                     orders: own,
                     traced: BTreeMap::new(),
                     given_up: HashMap::new(),
+                    let_be: HashMap::new(),
                     rules: Vec::new(),
                     next_rule: 1,
                     next_handle: 1,
@@ -244,7 +262,7 @@ impl Tracer {
                     keeping,
                     pulse,
                 };
-                let _ = ready.send(tracer.begin(ring, left));
+                let _ = ready.send(tracer.begin(ring, left, policy));
                 tracer.run(&orders);
             })?;
         // A thread that panics ends the process.
@@ -295,6 +313,10 @@ impl Tracer {
                     let _ = reply.send(self.status());
                 }
                 Ok(Order::Keeper(told)) => self.told(told),
+                Ok(Order::Policy(policy)) => {
+                    let before = self.ruling.in_force();
+                    self.enforce(policy, before);
+                }
                 Ok(Order::GoRound) => {}
                 Ok(Order::Read {
                     pid,
@@ -321,7 +343,7 @@ impl Tracer {
     }
 
     fn pause(&self) -> Duration {
-        if self.traced.is_empty() && self.rules.is_empty() {
+        if self.traced.is_empty() && !self.looks_for_processes() {
             Duration::from_secs(60)
         } else {
             TICK
@@ -341,6 +363,7 @@ impl Tracer {
             self.last_rule_search = Instant::now();
             self.search_rules();
         }
+        self.search_by_policy();
         if self.last_rescan.elapsed() > RESCAN {
             self.last_rescan = Instant::now();
             let pids: Vec<u32> = self.traced.keys().copied().collect();
@@ -411,8 +434,16 @@ impl Tracer {
         Ok(number)
     }
 
+    /// Whether processes that come later may have to be attached.
+    fn looks_for_processes(&self) -> bool {
+        !self.rules.is_empty() || !self.ruling.is_empty()
+    }
+
     fn configure(&mut self) {
-        let flags = if self.rules.is_empty() { 0 } else { WATCH_ALL };
+        let flags = match self.looks_for_processes() {
+            true => WATCH_ALL,
+            false => 0,
+        };
         if let Err(error) = self.kernel.configure(flags, self.wake_bytes) {
             tracing::error!(error = %crate::error_chain(&error), "could not watch for new processes");
         }
@@ -484,6 +515,12 @@ impl Tracer {
                 }
                 vec![pid]
             }
+            DetachScope::Rule(rule) if self.ruling.has(rule) && caller.is_admin() => {
+                return Err(Refusal::Invalid {
+                    what: format!("rule {rule} is an entry of the configuration file"),
+                    hint: "remove it there, then: systemctl reload memscoped; detach --pid lets one process be".to_owned(),
+                });
+            }
             DetachScope::Rule(rule) => {
                 let found = self
                     .rules
@@ -515,7 +552,11 @@ impl Tracer {
         };
         self.configure();
         for pid in pids {
-            if self.end(pid, DaemonRecord::Detached).is_some() {
+            if let Some(ended) = self.end(pid, DaemonRecord::Detached) {
+                // Else it would be attached again within a second.
+                if self.looks_for_processes() {
+                    self.let_be.insert(pid, ended.facts.start_ticks);
+                }
                 outcome.pids.push(pid);
             }
         }
@@ -584,7 +625,9 @@ impl Tracer {
                     level: r.options.level.into(),
                     uid: r.caller.account().wire_uid(),
                     attached: r.attached,
+                    policy: false,
                 })
+                .chain(self.ruling.listed())
                 .collect(),
         }
     }

@@ -100,6 +100,7 @@ mod tests {
                 launches: false,
                 kernels: false,
                 accesses: false,
+                stack_budget: None,
             },
             caller: Caller::root(),
             attached: 0,

@@ -88,6 +88,12 @@ impl Tracer {
             .map(|(file, layout)| (file.clone(), *layout))
             .collect();
         layouts.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut let_be: Vec<(u32, u64)> = self
+            .let_be
+            .iter()
+            .map(|(pid, start)| (*pid, *start))
+            .collect();
+        let_be.sort_unstable();
         Kept {
             format: FORMAT,
             boot_id: self.keeping.boot_id.clone(),
@@ -98,6 +104,8 @@ impl Tracer {
             next_handle: self.next_handle,
             next_rule: self.next_rule,
             rules: self.rules.clone(),
+            policy: self.ruling.in_force(),
+            let_be,
             sites: self.sites.all(),
             layouts,
             processes: self.traced.values().map(KeptProcess::of).collect(),

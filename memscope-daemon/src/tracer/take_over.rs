@@ -17,6 +17,7 @@ use super::sites::Sites;
 use super::{RESCAN, TICK, TraceState, Traced, Tracer};
 use crate::ingest::ring::Ring;
 use crate::keeper::Command;
+use crate::policy::Policy;
 use crate::probe::links::Link;
 use crate::python::Names;
 
@@ -31,17 +32,24 @@ enum Found {
 
 impl Tracer {
     /// Puts back what an earlier daemon has left, and gives the ring to the keeper. From now on records are read.
-    pub(super) fn begin(&mut self, ring: Ring, left: Option<TakeOver>) -> TakenOver {
+    pub(super) fn begin(
+        &mut self,
+        ring: Ring,
+        left: Option<TakeOver>,
+        policy: Policy,
+    ) -> TakenOver {
         let mut taken = TakenOver::default();
         let Some(left) = left else {
             self.give_ring(ring, None);
-            self.save();
+            self.enforce(policy, Vec::new());
             return taken;
         };
         let Kept {
             next_handle,
             next_rule,
             rules,
+            policy: in_force,
+            let_be,
             sites,
             layouts,
             processes,
@@ -49,6 +57,7 @@ impl Tracer {
         } = left.kept;
         taken.rules = rules.len();
         self.rules = rules;
+        self.let_be = let_be.into_iter().collect();
         self.next_rule = next_rule.max(1);
         self.layouts = layouts.into_iter().collect();
         if left.resumed {
@@ -100,7 +109,7 @@ impl Tracer {
                 }
             }
         }
-        self.configure();
+        self.enforce(policy, in_force);
         // Libraries may have been loaded meanwhile, and rules may match.
         let soon = Instant::now() + TICK;
         self.last_rescan = soon.checked_sub(RESCAN).unwrap_or(soon);

@@ -29,6 +29,7 @@ pub fn process(environment: &[(&str, &str)]) -> ProcessSummary {
         reserved_bytes: None,
         lost_records: 3,
         events: 10,
+        waits_for_device: false,
     }
 }
 

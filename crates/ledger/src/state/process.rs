@@ -413,7 +413,16 @@ impl Process {
             reserved_bytes: sum(&|row| self.reserved_bytes(row)),
             lost_records: self.loss.records(),
             events: self.events,
+            waits_for_device: self.waits_for_device(),
         }
+    }
+
+    /// Whether it is traced from its start on and has loaded no library of a device so far. At level `read` nobody can tell.
+    pub(crate) fn waits_for_device(&self) -> bool {
+        self.facts.from_start
+            && self.placement.sites == 0
+            && self.vendor.is_none()
+            && self.facts.level != Some(Level::Read)
     }
 
     /// Whether the sums can be shown. The list has no room for coverage notes, so a sum over driver calls is shown only

@@ -146,7 +146,9 @@ impl Steps {
                 }
                 return Turn::None;
             }
-            _ if wanted.is_some_and(|wanted| matches(wanted, name)) => StepSource::Named,
+            _ if wanted.is_some_and(|wanted| memscope_units::fits(wanted, name)) => {
+                StepSource::Named
+            }
             (MarkKind::Step, _) => StepSource::Mark,
             (MarkKind::Begin, _) if range => StepSource::Mark,
             (MarkKind::Begin, MarkSource::RecordFunction) if name.starts_with("ProfilerStep#") => {
@@ -447,49 +449,4 @@ fn close(devices: &mut Devices) -> Vec<(Option<i32>, Option<StepLevels>, Option<
 /// Whether a mark is a step of an optimizer; its name is then like `Optimizer.step#AdamW.step`.
 fn is_optimizer_step(name: &str) -> bool {
     name.starts_with("Optimizer.step#")
-}
-
-/// Whether a name matches a pattern, in which `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(first) = parts.next() else {
-        return name.is_empty();
-    };
-    let Some(mut rest) = name.strip_prefix(first) else {
-        return false;
-    };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else {
-        return rest.is_empty();
-    };
-    for part in middle {
-        match rest.find(part) {
-            Some(at) => rest = rest.get(at + part.len()..).unwrap_or_default(),
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns() {
-        for (pattern, name, fits) in [
-            ("train", "train", true),
-            ("train", "train 1", false),
-            ("train*", "train 1", true),
-            ("*step", "my step", true),
-            ("a*b*c", "a-b-c", true),
-            ("a*b*c", "a-c-b", false),
-            ("ab*ba", "aba", false),
-            ("*", "", true),
-            ("", "", true),
-            ("", "x", false),
-        ] {
-            assert_eq!(matches(pattern, name), fits, "{pattern:?} {name:?}");
-        }
-    }
 }

@@ -261,6 +261,7 @@ pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
         reserved_bytes: Some(2_147_483_648),
         lost_records: 0,
         events: 4711,
+        waits_for_device: false,
     }
 }
 

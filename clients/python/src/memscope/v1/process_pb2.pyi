@@ -477,6 +477,7 @@ class Process(_message.Message):
     GROWTH_BYTES_PER_STEP_FIELD_NUMBER: _builtins.int
     GROWTH_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     WORKLOAD_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_DEVICE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The daemon's number for this memory image, never reused within a journal."""
     state: Global___ProcessState.ValueType
@@ -501,6 +502,8 @@ class Process(_message.Message):
     """In lists: what they grow by in a step, bytes, where steps are known."""
     growth_bytes_per_s: _builtins.float
     """In lists: what they grow by in a second, bytes."""
+    waits_for_device: _builtins.bool
+    """It is traced from its start on, and has loaded no library of a device so far."""
     @_builtins.property
     def facts(self) -> Global___ProcessFacts:
         """What was read about it when it was attached."""
@@ -526,10 +529,11 @@ class Process(_message.Message):
         growth_bytes_per_step: _builtins.float | None = ...,
         growth_bytes_per_s: _builtins.float = ...,
         workload: Global___Workload | None = ...,
+        waits_for_device: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015

@@ -188,16 +188,19 @@ class Rule(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     rule: _builtins.int
     """Its number."""
     scope: _builtins.str
-    """Scope in words (`comm=python`, `cgroup=/user.slice`, `all`)."""
+    """Scope in words (`comm=python`, `cgroup=/user.slice`, `all`, `policy training: job=slurm:*`)."""
     level: _process_pb2.Level.ValueType
-    """Level."""
+    """Level; unspecified for an entry of the configuration file that has processes left alone."""
     uid: _builtins.int
     """User who made it."""
     attached: _builtins.int
     """Processes that it attached so far."""
+    policy: _builtins.bool
+    """It is an entry of the configuration file. Such a rule ends when it is removed there."""
     def __init__(
         self,
         *,
@@ -206,10 +209,11 @@ class Rule(_message.Message):
         level: _process_pb2.Level.ValueType = ...,
         uid: _builtins.int = ...,
         attached: _builtins.int = ...,
+        policy: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "level", b"level", "rule", b"rule", "scope", b"scope", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "level", b"level", "policy", b"policy", "rule", b"rule", "scope", b"scope", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

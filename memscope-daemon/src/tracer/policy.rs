@@ -1,0 +1,170 @@
+//! Attaches what the policy wants.
+//!
+//! A program that is started is compared with the entries when the kernel reports its exec, before it has run for long. What changes
+//! later (a library that is loaded, a process that is moved into another control group) is found by a search, once a second.
+
+use std::time::{Duration, Instant};
+
+use memscope_log::records::DaemonRecord;
+use memscope_rpc::{Caller, Refusal};
+
+use super::attach::Cause;
+use super::ruling::{InForce, Looks, Wanted};
+use super::{Tracer, rules};
+use crate::policy::Policy;
+
+/// Time after which a process that no entry wanted is looked at again, although nothing about it seems to have changed.
+const JUDGED: Duration = Duration::from_secs(10);
+/// Shortest time between two searches.
+const SEARCH: Duration = Duration::from_secs(1);
+/// A search that takes long is followed by a pause of so many times its length, so that searches take 5 % of a processor at most.
+const PAUSE: u32 = 20;
+
+impl Tracer {
+    /// Lets a policy count from now on. Entries that were `before`, in this daemon or in an earlier one, keep their numbers. Processes
+    /// that the policy before had attached are judged anew: one that no entry wants any more is detached, one that is to
+    /// be watched otherwise is attached anew.
+    pub(super) fn enforce(&mut self, policy: Policy, mut before: Vec<InForce>) {
+        let had: Vec<u64> = before.iter().map(|one| one.id).collect();
+        let mut same = before.len() == policy.entries.len();
+        let mut numbers = Vec::new();
+        for (at, entry) in policy.entries.iter().enumerate() {
+            same &= before.get(at).is_some_and(|one| one.entry == *entry);
+            numbers.push(
+                match before
+                    .iter_mut()
+                    .find(|one| one.entry == *entry && one.id > 0)
+                {
+                    // Of two equal entries each keeps a number of its own.
+                    Some(one) => (std::mem::take(&mut one.id), one.attached),
+                    None => {
+                        self.next_rule += 1;
+                        (self.next_rule - 1, 0)
+                    }
+                },
+            );
+        }
+        self.ruling.policy = policy;
+        self.ruling.numbers = numbers;
+        self.ruling.judged.clear();
+        if !same {
+            self.judge_anew(&had);
+        }
+        self.configure();
+        self.search_by_policy();
+        self.save();
+    }
+
+    /// Judges processes that one of these rules had attached.
+    fn judge_anew(&mut self, had: &[u64]) {
+        let attached = self.traced.values();
+        let attached =
+            attached.filter(|traced| traced.rule.is_some_and(|rule| had.contains(&rule)));
+        let pids: Vec<u32> = attached.map(|traced| traced.pid).collect();
+        for pid in pids {
+            let wanted = self.ruling.decide(pid);
+            let Some(traced) = self.traced.get_mut(&pid) else {
+                continue;
+            };
+            let same = wanted
+                .as_ref()
+                .filter(|wanted| wanted.options == traced.options);
+            if let Some(wanted) = same {
+                traced.rule = self.ruling.numbers.get(wanted.at).map(|(id, _)| *id);
+                continue;
+            }
+            tracing::info!(pid, "no longer traced as before: the policy has changed");
+            self.end(pid, DaemonRecord::Detached);
+            if let Some(wanted) = wanted {
+                self.attach_by_policy(pid, wanted);
+            }
+        }
+        self.forget_ended();
+    }
+
+    /// A program was started: attaches it if the policy wants it.
+    pub(super) fn started(&mut self, pid: u32) {
+        self.ruling.judged.remove(&pid);
+        if self.ruling.is_empty() {
+            return;
+        }
+        match self.ruling.decide(pid) {
+            Some(wanted) => self.attach_by_policy(pid, wanted),
+            None => self.leave(pid),
+        }
+    }
+
+    /// Searches for processes that the policy wants and that no report of the kernel told of.
+    pub(super) fn search_by_policy(&mut self) {
+        let began = Instant::now();
+        if self.ruling.is_empty() || began < self.ruling.next_search {
+            return;
+        }
+        if began >= self.ruling.judge_again {
+            self.ruling.judged.clear();
+            self.ruling.judge_again = began + JUDGED;
+            self.forget_let_be();
+        }
+        let from = processor_time();
+        let changes = self.ruling.policy.looks_at_what_changes();
+        let own = std::process::id();
+        for pid in rules::pids() {
+            if pid == own || self.traced.contains_key(&pid) || self.was_let_be(pid) {
+                continue;
+            }
+            let judged = self.ruling.judged.get(&pid);
+            if judged.is_some_and(|looks| !changes || *looks == Looks::of(pid)) {
+                continue;
+            }
+            self.pulse.beat();
+            self.started(pid);
+        }
+        let took = processor_time().saturating_sub(from);
+        self.ruling.next_search = Instant::now() + SEARCH.max(took * PAUSE);
+    }
+
+    /// Remembers that no entry wants a process as it is.
+    fn leave(&mut self, pid: u32) {
+        self.ruling.judged.insert(pid, Looks::of(pid));
+    }
+
+    fn attach_by_policy(&mut self, pid: u32, wanted: Wanted) {
+        let Wanted { at, options, waits } = wanted;
+        let Some((id, _)) = self.ruling.numbers.get(at).copied() else {
+            return;
+        };
+        let cause = Cause {
+            options,
+            rule: Some(id),
+            children: false,
+            wait: waits,
+            generation: 0,
+            late: None,
+        };
+        match self.attach_one(Caller::root(), pid, cause) {
+            Ok(_) => {
+                if let Some((_, attached)) = self.ruling.numbers.get_mut(at) {
+                    *attached += 1;
+                }
+            }
+            Err(error) => {
+                // Most of those that are refused have ended, or use no device.
+                tracing::debug!(pid, rule = id, error = %error.what(), "matched, not attached");
+                if !matches!(
+                    error,
+                    Refusal::NoSuchProcess { .. } | Refusal::DiedDuringAttach { .. }
+                ) {
+                    self.leave(pid);
+                }
+            }
+        }
+    }
+}
+
+/// Time that this thread has had a processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(seconds, nanoseconds)
+}

@@ -1,0 +1,138 @@
+//! The policy in force, and what is known of processes that it leaves alone.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use memscope_proto::v1;
+use memscope_rpc::AttachOptions;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::{Candidate, Entry, Places, Policy};
+
+/// An entry of the policy, as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// Its number among all rules.
+    pub id: u64,
+    /// What it says.
+    pub entry: Entry,
+    /// Number of processes that it has attached so far.
+    pub attached: u64,
+}
+
+/// The policy, and what is known of processes that it leaves alone.
+pub(super) struct Ruling {
+    pub(super) policy: Policy,
+    /// Number of each entry among all rules, and number of processes that it has attached.
+    pub(super) numbers: Vec<(u64, u64)>,
+    places: Places,
+    /// Processes that no entry wanted, with what they looked like then.
+    pub(super) judged: HashMap<u32, Looks>,
+    /// When all of them are looked at again.
+    pub(super) judge_again: Instant,
+    /// When the next search may begin.
+    pub(super) next_search: Instant,
+}
+
+/// What of a process can change while it runs, as far as it can be seen at little cost: its control group, and the size of its
+/// address space, which grows with each library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Looks {
+    group: Option<Vec<u8>>,
+    size: Option<Vec<u8>>,
+}
+
+/// How a process is to be attached.
+pub(super) struct Wanted {
+    /// Place of the entry that wants it.
+    pub(super) at: usize,
+    /// What is to be watched.
+    pub(super) options: AttachOptions,
+    /// Whether to attach it even before it has loaded a library of a device.
+    pub(super) waits: bool,
+}
+
+impl Looks {
+    pub(super) fn of(pid: u32) -> Looks {
+        let size = memscope_site::process::read(pid, "statm").ok();
+        let first = |text: Vec<u8>| {
+            let end = text.iter().position(|byte| *byte == b' ');
+            text.get(..end.unwrap_or(text.len())).map(<[u8]>::to_vec)
+        };
+        Looks {
+            group: memscope_site::process::read(pid, "cgroup").ok(),
+            size: size.and_then(first),
+        }
+    }
+}
+
+impl Ruling {
+    /// Nothing is attached by itself yet.
+    pub(super) fn new(places: Places) -> Ruling {
+        let now = Instant::now();
+        Ruling {
+            policy: Policy::default(),
+            numbers: Vec::new(),
+            places,
+            judged: HashMap::new(),
+            judge_again: now,
+            next_search: now,
+        }
+    }
+
+    /// Whether no process is attached by itself.
+    pub(super) fn is_empty(&self) -> bool {
+        self.policy.is_empty()
+    }
+
+    /// The entries, to be written down.
+    pub(super) fn in_force(&self) -> Vec<InForce> {
+        let entries = self.policy.entries.iter().zip(&self.numbers);
+        let in_force = |(entry, (id, attached)): (&Entry, &(u64, u64))| InForce {
+            id: *id,
+            entry: entry.clone(),
+            attached: *attached,
+        };
+        entries.map(in_force).collect()
+    }
+
+    /// Whether a rule with this number is an entry of the policy.
+    pub(super) fn has(&self, rule: u64) -> bool {
+        self.numbers.iter().any(|(id, _)| *id == rule)
+    }
+
+    /// The entries as `status` lists them.
+    pub(super) fn listed(&self) -> impl Iterator<Item = v1::Rule> {
+        let entries = self.policy.entries.iter().zip(&self.numbers);
+        entries.map(|(entry, (id, attached))| v1::Rule {
+            rule: *id,
+            scope: entry.scope(),
+            level: match &entry.options {
+                Some(options) => options.level.into(),
+                None => v1::Level::Unspecified.into(),
+            },
+            uid: 0,
+            attached: *attached,
+            policy: true,
+        })
+    }
+
+    /// How the policy wants a process to be attached now; `None`: it does not.
+    pub(super) fn decide(&self, pid: u32) -> Option<Wanted> {
+        let candidate = Candidate::of(pid, &self.places).ok()?;
+        let (at, entry) = self.policy.decide(&candidate)?;
+        Some(Wanted {
+            at,
+            options: entry.options.clone()?,
+            waits: !entry.conditions.need_a_library(),
+        })
+    }
+}
+
+/// Folders in which the machine keeps what it knows of pods.
+pub(super) fn places(pod_logs: &std::path::Path, pod_volumes: &std::path::Path) -> Places {
+    Places {
+        pod_logs: pod_logs.to_owned(),
+        pod_volumes: pod_volumes.to_owned(),
+    }
+}

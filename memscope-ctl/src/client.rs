@@ -252,24 +252,28 @@ impl Client {
     }
 }
 
-/// Pids of all traced processes; where none is traced any more, of all that were.
+/// Pids of all traced processes, without those that have loaded no library of a device yet. Where there is none, of those as well;
+/// where none is traced any more, of all that were.
 pub(crate) fn all(processes: &[v1::Process]) -> Vec<u32> {
-    let pids = |traced_only: bool| {
-        let mut pids: Vec<u32> = processes
-            .iter()
-            .filter(|p| !traced_only || p.state() == v1::ProcessState::Attached)
+    let attached = |one: &&v1::Process| one.state() == v1::ProcessState::Attached;
+    // Those that have loaded no library of a device yet have nothing to show.
+    let at_work = |one: &&v1::Process| attached(one) && !one.waits_for_device;
+    let of = |chosen: Vec<&v1::Process>| {
+        let mut pids: Vec<u32> = chosen
+            .into_iter()
             .filter_map(|process| Some(process.facts.as_ref()?.pid))
             .collect();
         pids.sort_unstable();
         pids.dedup();
         pids
     };
-    let traced = pids(true);
-    if traced.is_empty() {
-        pids(false)
-    } else {
-        traced
-    }
+    let choices = [
+        of(processes.iter().filter(at_work).collect()),
+        of(processes.iter().filter(attached).collect()),
+        of(processes.iter().collect()),
+    ];
+    let mut choices = choices.into_iter();
+    choices.find(|pids| !pids.is_empty()).unwrap_or_default()
 }
 
 /// The only traced process; where none is traced any more, the only one that was.

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use memscope_tests::{
-    BpfFs, Calls, Daemon, Group, Library, Program, Torch, assert_totals, compared, device,
-    eventually, executable, find, held, number, scratch, sim, tool,
+    BpfFs, Calls, Daemon, Group, Library, Program, Torch, assert_totals, compared, coverage,
+    device, eventually, executable, find, held, number, scratch, sim, tool,
 };
 use std::path::PathBuf;
 
@@ -430,4 +430,44 @@ fn a_wrong_policy_does_not_start() {
         said.contains("0 settings, 2 entries [[attach]], no mistake"),
         "{said}"
     );
+}
+
+/// At its first instruction a program has neither an interpreter nor a library of a device, and it gets probes and stacks when they come.
+#[test]
+fn attached_at_the_first_instruction() {
+    use std::os::unix::process::CommandExt;
+    let daemon = Daemon::start();
+    let mut command = sim().python("agent.py");
+    // SAFETY: between fork and exec; one system call, after which the exec stops.
+    unsafe {
+        command.pre_exec(|| {
+            let failed = libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != 0;
+            failed
+                .then(std::io::Error::last_os_error)
+                .map_or(Ok(()), Err)
+        });
+    }
+    let mut torch = Program::start("a process that was just started", command);
+    let pid = i32::try_from(torch.pid()).unwrap();
+    let mut status = 0;
+    // SAFETY: waits for the stop of a child of this thread.
+    let stopped = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert!(
+        stopped == pid && libc::WIFSTOPPED(status),
+        "it stops at its exec"
+    );
+    daemon.json(&["attach", "--pid", &torch.pid_text(), "--wait"]);
+    assert_eq!(daemon.stats(torch.pid())["placement"]["sites"], 0);
+    // SAFETY: lets the child that this thread stopped go on.
+    let gone = unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
+    assert_eq!(gone, 0);
+    assert_eq!(torch.hear()["ready"], true);
+    torch.ask("init");
+    torch.ask("alloc kept 3000000");
+    let stats = daemon.stats(torch.pid());
+    assert_eq!(stats["process"]["from_start"], true, "{stats:#}");
+    assert!(!coverage(&stats).contains(&"no_python_stacks"), "{stats:#}");
+    assert_totals(&stats, &torch.ask("totals"));
+    let top = daemon.json(&["top", "--pid", &torch.pid_text()]);
+    assert!(top.to_string().contains("agent.py"), "{top:#}");
 }

@@ -47,7 +47,7 @@ impl Serving {
     }
 }
 
-/// What is told of a process; `None` if it ended too long ago.
+/// What is told of a process; `None` if it ended too long ago, or waits for a device.
 fn process(
     ledger: &Ledger,
     of: ProcessHandle,
@@ -58,6 +58,10 @@ fn process(
     let ended_ago_ns = summary
         .ended_ns
         .map(|ended| as_of.boot_ns.saturating_sub(ended));
+    // A process that has loaded no library of a device yet has no numbers, and would take the place of one that has.
+    if summary.waits_for_device {
+        return None;
+    }
     if summary.state != ProcessState::Attached && ended_ago_ns.is_none_or(|ago| ago > ended_ns) {
         return None;
     }

@@ -102,6 +102,7 @@ impl Tracer {
             return;
         }
         self.place_again(pid);
+        self.start_python(pid);
         self.read_backend(pid);
         self.unwinder.mapped(process);
         let now = Instant::now();

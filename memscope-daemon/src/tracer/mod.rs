@@ -371,6 +371,7 @@ impl Tracer {
                 if self.mappings_changed(pid) {
                     self.place_again(pid);
                 }
+                self.start_python(pid);
                 self.read_backend(pid);
                 self.say_memory(pid, false);
             }

@@ -11,7 +11,8 @@ use crate::probe::multi::Point;
 use crate::python::{Names, entry};
 
 impl Tracer {
-    /// Makes the programs take the stacks of a process's Python code, if that is possible.
+    /// Makes the programs take the stacks of a process's Python code, if that is possible. A process that was attached right after its
+    /// start has no interpreter yet, or one that is not initialised, so this is tried again when it has loaded libraries.
     pub(super) fn start_python(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -19,13 +20,17 @@ impl Tracer {
         if !traced.options.stacks.python || traced.python || traced.level == Level::Read {
             return;
         }
-        if let Err(why) = self.place_python(pid) {
-            tracing::info!(pid, why, "no Python stacks");
-            self.note(
-                pid,
-                "no_python_stacks",
-                &format!("no Python stacks are taken: {why}"),
-            );
+        const CODE: &str = "no_python_stacks";
+        let said = traced.notes.get(CODE).cloned().unwrap_or_default();
+        let text = match self.place_python(pid) {
+            Ok(()) => String::new(),
+            Err(why) => format!("no Python stacks are taken: {why}"),
+        };
+        if text != said {
+            if !text.is_empty() {
+                tracing::info!(pid, "{text}");
+            }
+            self.note(pid, CODE, &text);
         }
     }
 

@@ -59,6 +59,10 @@ pub struct Options {
     #[arg(long)]
     pub prometheus: bool,
 
+    /// Also Slurm and podman, with which tests start jobs and containers
+    #[arg(long)]
+    pub workloads: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -90,6 +94,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.prometheus {
         complete &= toolchain::ensure_prometheus(mode)?;
+    }
+    if options.workloads {
+        complete &= toolchain::ensure_workloads(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

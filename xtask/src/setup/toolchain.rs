@@ -76,6 +76,32 @@ const ALERTMANAGER: Tool = Tool {
     least: Version(0, 24),
     packages: &["prometheus-alertmanager"],
 };
+/// A cluster of one machine, with ports and folders of the test's own, which starts jobs.
+const SLURM: Tool = Tool {
+    name: "Slurm",
+    why: "it starts jobs, whose names and ranks memscope tells",
+    programs: &["slurmctld"],
+    ask: &["-V"],
+    // That of Debian 12.
+    least: Version(22, 5),
+    packages: &["slurm-wlm", "munge"],
+};
+const PODMAN: Tool = Tool {
+    name: "podman",
+    why: "it starts containers, whose names memscope tells",
+    programs: &["podman"],
+    ask: &["--version"],
+    least: Version(4, 3),
+    packages: &["podman", "runc"],
+};
+const RUNC: Tool = Tool {
+    name: "runc",
+    why: "podman starts containers with it, also where control groups are of both versions",
+    programs: &["runc"],
+    ask: &["--version"],
+    least: Version(1, 1),
+    packages: &["runc"],
+};
 /// The names are those that tests/viewers/browser.mjs looks for.
 const CHROMIUM: Tool = Tool {
     name: "Chromium",
@@ -139,6 +165,11 @@ pub fn ensure_systemd(mode: Mode) -> Result<bool> {
 /// Makes sure that there are Prometheus and Alertmanager.
 pub fn ensure_prometheus(mode: Mode) -> Result<bool> {
     Ok(PROMETHEUS.ensure(mode)? & ALERTMANAGER.ensure(mode)?)
+}
+
+/// Makes sure that there are a scheduler and a container engine.
+pub fn ensure_workloads(mode: Mode) -> Result<bool> {
+    Ok(SLURM.ensure(mode)? & PODMAN.ensure(mode)? & RUNC.ensure(mode)?)
 }
 
 /// Makes sure that there is npm, the package manager of Node.js.

@@ -60,6 +60,10 @@ pub(super) async fn of_node(
     for process in &list.processes {
         let place = Place::of(process);
         let Some(rank) = place.rank else { continue };
+        // The shell that started a rank has its environment, and no memory.
+        if process.waits_for_device {
+            continue;
+        }
         if job.is_some() && place.job.as_deref() != job {
             continue;
         }

@@ -160,7 +160,8 @@ async fn by_grpc(
 fn request<T>(message: T, headers: HeaderMap) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     *request.metadata_mut() = MetadataMap::from_headers(headers);
-    request.set_timeout(TIMEOUT);
+    // A little longer than we wait ourselves, who say what that was.
+    request.set_timeout(TIMEOUT + Duration::from_secs(1));
     request
 }
 

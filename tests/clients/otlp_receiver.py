@@ -9,6 +9,7 @@ next requests, in this order, and after them all is well again. An answer is one
     {"status": 503, "retry_after": "2"}      a status of HTTP
     {"rejected": 3, "message": "why"}        success of all but so many
     {"hang": true}                           no answer at all
+    {"drop": true}                           HTTP: the connection is closed instead
 
 A line {"open_metrics": TEXT} is answered with what Prometheus's own parser reads in the text.
 
@@ -200,6 +201,9 @@ def serve_http(options, file):
             answer = answer_to(signal, request, headers, file)
             if answer.get("hang"):
                 ENDED.wait()
+            if answer.get("drop"):
+                self.close_connection = True
+                return
             body = response(signal, answer).SerializeToString()
             if "status" in answer:
                 body = status_pb2.Status(message=answer.get("message", "as it was told")).SerializeToString()

@@ -186,7 +186,13 @@ async fn by_http(
     connection: Option<Connection>,
     message: &Message,
 ) -> (Answer, Option<Connection>) {
-    match post(settings, connection, message).await {
+    let was_kept = connection.is_some();
+    let mut posted = post(settings, connection, message).await;
+    // A collector closes connections that were silent for some time, and may have done so just now.
+    if was_kept && matches!(posted, Err(Broken::Http(_))) {
+        posted = post(settings, None, message).await;
+    }
+    match posted {
         Ok((answer, connection)) => (answer, Some(connection)),
         Err(why) => {
             let why = error_chain(&why);

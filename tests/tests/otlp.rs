@@ -89,6 +89,15 @@ impl Receiver {
         all.filter(|one| one["signal"] == "metrics").collect()
     }
 
+    /// The last request with metrics. Only that one is parsed, so that it is not old when it is compared.
+    fn last_metrics(&self) -> Option<Value> {
+        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+        let whole = &text[..text.rfind('\n')?];
+        let mut lines = whole.lines().rev();
+        let last = lines.find(|line| line.starts_with(r#"{"signal": "metrics""#))?;
+        Some(last.parse().unwrap())
+    }
+
     /// The log records.
     fn records(&self) -> Vec<Record> {
         let all = self.received().into_iter();
@@ -314,7 +323,7 @@ fn everything_is_what_prometheus_is_told(protocol: Protocol) {
     };
     let deadline = Instant::now() + LONG;
     let (same, own) = loop {
-        let request = receiver.metrics().pop().unwrap();
+        let request = receiver.last_metrics().unwrap();
         let text = fetched(&daemon);
         let own = by_way_of_a_collector(set(&receiver.parsed(&text)));
         let sent: BTreeSet<Series> = set(&request["prometheus"]).into_iter().map(ratio).collect();

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
@@ -9,6 +10,7 @@ use clap::{Parser, ValueEnum};
 use memscope_proto::formats::{Format, SNAPSHOTS, named};
 use memscope_rpc::{Condition, Roles, TlsFiles};
 
+use crate::otlp::settings::{Endpoint, Options, Protocol};
 use crate::policy::Policy;
 use crate::probe::load::AttachMethod;
 
@@ -196,6 +198,44 @@ pub struct Config {
     #[arg(long, requires = "metrics")]
     pub metrics_for_everybody: bool,
 
+    /// Send metrics, findings and reports of memory that ran out to an OpenTelemetry collector at this URL (OTLP), such as
+    /// http://127.0.0.1:4318.
+    ///
+    /// Metrics are those of --metrics, which is not needed for this. Findings and reports are log records. A URL of http:// is not
+    /// encrypted. For http/protobuf, /v1/metrics and /v1/logs are added to the URL.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["replay", "cleanup", "import", "earlier", "dump"])]
+    pub otlp_endpoint: Option<Endpoint>,
+
+    /// Of --otlp-endpoint: the protocol. A collector usually speaks gRPC at port 4317 and HTTP at port 4318.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PROTOCOL",
+        default_value = "http/protobuf",
+        requires = "otlp_endpoint"
+    )]
+    pub otlp_protocol: Protocol,
+
+    /// Of --otlp-endpoint: time between two requests with metrics. Log records are sent at once.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=3600),
+        requires = "otlp_endpoint"
+    )]
+    pub otlp_interval_s: u64,
+
+    /// Of --otlp-endpoint: file with headers of each request, a line `name: value` for each, such as an authorization.
+    ///
+    /// It must belong to root or the user that memscoped runs as, and nobody else may be able to read it. It is read at the start.
+    #[arg(long, value_name = "FILE", requires = "otlp_endpoint")]
+    pub otlp_headers_file: Option<PathBuf>,
+
+    /// Of --otlp-endpoint: the authorities that the collector's certificate may be from (PEM), instead of those that the system trusts.
+    #[arg(long, value_name = "FILE", requires = "otlp_endpoint")]
+    pub otlp_ca: Option<PathBuf>,
+
     /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing. A state directory means the
     /// latest earlier run in it.
     /// Needs no privileges. The socket is for the own user only.
@@ -245,6 +285,17 @@ impl Config {
             key: self.tls_key.clone()?,
             client_ca: self.tls_client_ca.clone()?,
             client_crl: self.tls_client_crl.clone(),
+        })
+    }
+
+    /// What is to be sent to a collector, and how; `None` without `--otlp-endpoint`.
+    pub fn otlp(&self) -> Option<Options> {
+        Some(Options {
+            endpoint: self.otlp_endpoint.clone()?,
+            protocol: self.otlp_protocol,
+            interval: Duration::from_secs(self.otlp_interval_s),
+            headers_file: self.otlp_headers_file.clone(),
+            ca: self.otlp_ca.clone(),
         })
     }
 }

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod messages;
 pub mod metrics;
 pub mod native;
+pub mod otlp;
 mod owners;
 pub mod panics;
 pub mod policy;

@@ -12,7 +12,8 @@ use memscope_daemon::keeper::{
 };
 use memscope_daemon::memory::Memory;
 use memscope_daemon::messages::{Messages, Severity};
-use memscope_daemon::metrics::{Endpoint, Reachable};
+use memscope_daemon::metrics::{Endpoint, Reachable, Source};
+use memscope_daemon::otlp::{Pusher, queue::Queues, settings::Settings as OtlpSettings};
 use memscope_daemon::policy::Policy;
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
@@ -73,7 +74,7 @@ fn main() -> std::process::ExitCode {
 const WRONG_SETTINGS: u8 = 2;
 
 /// Says whether the settings can be used. What is in them was checked when they were read; here it is looked whether the files for TLS
-/// are what they should be.
+/// and for a collector are what they should be.
 fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitCode {
     if let Some(files) = config.tls_files() {
         let roles = config.tls_default_role.clone();
@@ -81,6 +82,12 @@ fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitC
             eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
             return std::process::ExitCode::from(WRONG_SETTINGS);
         }
+    }
+    if let Some(options) = config.otlp()
+        && let Err(error) = OtlpSettings::load(options)
+    {
+        eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
+        return std::process::ExitCode::from(WRONG_SETTINGS);
     }
     match file {
         Some((path, count)) => println!(
@@ -311,6 +318,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         shelf: None,
         journal_limit: None,
         flushing: sync::Flushing::default(),
+        pushed: None,
     };
     let options = ServeOptions {
         // Whoever can read the file may see what is in it, no matter who owned the processes.
@@ -390,6 +398,8 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     let messages = Messages::default();
     // Before anything is attached: what is wrong with a certificate must not leave probes behind.
     let ports = open_ports(config, &messages)?;
+    let otlp = config.otlp().map(OtlpSettings::load).transpose()?;
+    let pushed = otlp.as_ref().map(|_| Queues::new(&messages));
     let options = ServeOptions {
         audit: Some(Audit::new(&config.state_dir, warner(&messages))),
         ..ServeOptions::default()
@@ -482,13 +492,14 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         tracer: Some(orders.clone()),
         started: Instant::now(),
         looks: memscope_daemon::looks::Looks::default(),
-        messages,
+        messages: messages.clone(),
         ledger: ledger_config(config),
         memory: Some(memory),
         replay: None,
         shelf,
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
         flushing,
+        pushed: pushed.clone(),
     };
     read_policy_at_hangup(orders.clone(), serving.messages.clone())?;
     let (wakes, goes_round) = (keeper.clone(), orders.clone());
@@ -503,9 +514,10 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
     watchdog::ready();
     let serving = Arc::new(serving);
-    let metrics = metrics.map(|endpoint| {
-        let serving = Arc::clone(&serving);
-        tokio::spawn(endpoint.serve(serving))
+    let source = Arc::new(Source::new(Arc::clone(&serving)));
+    let metrics = metrics.map(|endpoint| tokio::spawn(endpoint.serve(Arc::clone(&source))));
+    let pusher = otlp.zip(pushed).map(|(settings, queues)| {
+        Pusher::start(settings, queues, source, keeper.clone(), &messages)
     });
     let (ending, told) = tokio::sync::oneshot::channel();
     let result = serve(Doors { socket, ports }, serving, options, async {
@@ -518,6 +530,9 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         metrics.abort();
     }
     watchdog::stopping();
+    if let Some(pusher) = pusher {
+        pusher.finish().await;
+    }
     stop(&orders, &keeper, ending).await;
     let _ = tracer_thread.join();
     let _ = keeper_thread.join();

@@ -26,6 +26,7 @@ use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
 use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
+use crate::otlp::queue::Queues;
 use crate::owners::{self, Rulebook};
 use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
 use crate::snapshots::Shelf;
@@ -64,6 +65,8 @@ pub struct Serving {
     pub journal_limit: Option<u64>,
     /// Whether the state directory reaches the disk.
     pub flushing: Flushing,
+    /// What is sent to a collector; `None`: nothing is.
+    pub pushed: Option<Queues>,
 }
 
 impl From<Gone> for RefusalOf {

@@ -18,6 +18,8 @@ pub struct Sample {
     pub labels: Labels,
     /// The number, in the metric's unit.
     pub value: f64,
+    /// From when on a counter counts, in nanoseconds of boot time: the attach of its process. `None`: the start of the daemon.
+    pub since_boot_ns: Option<u64>,
 }
 
 /// A metric with its numbers.
@@ -55,6 +57,23 @@ pub struct Taken {
     pub cpu_ns: u64,
     /// For how long what a device had free counts as what it has, in nanoseconds: the rule of the ledger's answers.
     pub free_holds_ns: u64,
+    /// What became of what is sent to a collector, by signal; empty where nothing is sent.
+    pub pushed: Vec<Pushed>,
+}
+
+/// What became of the data points or of the log records that are sent to a collector, since the daemon's start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Which of them: `metrics` or `logs`.
+    pub signal: &'static str,
+    /// The collector has accepted so many.
+    pub sent: u64,
+    /// So many wait for it.
+    pub waiting: u64,
+    /// So many requests came to nothing and are sent again.
+    pub retries: u64,
+    /// So many will never be there, by cause.
+    pub dropped: Vec<(&'static str, u64)>,
 }
 
 /// How many series there may be.
@@ -99,9 +118,12 @@ pub fn fold(taken: &Taken, limits: &Limits) -> Vec<Metric> {
     let mut seen = std::collections::HashSet::new();
     for one in own {
         if seen.insert(pid(one)) {
+            let process_is = one.stats.process.as_ref();
+            out.since_boot_ns = process_is.map(|process| process.attached_boot_ns);
             process(&mut out, one, limits, taken.free_holds_ns);
         }
     }
+    out.since_boot_ns = None;
     together(&mut out, others);
     out.put(
         WITHOUT_SERIES,
@@ -110,6 +132,7 @@ pub fn fold(taken: &Taken, limits: &Limits) -> Vec<Metric> {
     );
     devices(&mut out, &taken.devices);
     daemon(&mut out, taken);
+    pushed(&mut out, &taken.pushed);
     out.metrics()
 }
 
@@ -129,19 +152,27 @@ fn running<'a>(all: &'a [&'a TakenProcess]) -> impl Iterator<Item = &'a TakenPro
 
 /// Samples by metric.
 #[derive(Default)]
-struct Out(HashMap<&'static str, Vec<Sample>>);
+struct Out {
+    samples: HashMap<&'static str, Vec<Sample>>,
+    /// From when on what is put in now counts.
+    since_boot_ns: Option<u64>,
+}
 
 impl Out {
     fn put(&mut self, family: &'static Family, labels: Labels, value: impl Into<Option<f64>>) {
         if let Some(value) = value.into() {
-            let samples = self.0.entry(family.name).or_default();
-            samples.push(Sample { labels, value });
+            let samples = self.samples.entry(family.name).or_default();
+            samples.push(Sample {
+                labels,
+                value,
+                since_boot_ns: self.since_boot_ns,
+            });
         }
     }
 
     fn metrics(mut self) -> Vec<Metric> {
         let all = FAMILIES.iter().filter_map(|family| {
-            let samples = self.0.remove(family.name)?;
+            let samples = self.samples.remove(family.name)?;
             Some(Metric { family, samples })
         });
         all.collect()
@@ -154,7 +185,8 @@ fn value(text: &str) -> String {
 }
 
 /// Labels that tell who a process is, in all of its series: so a query needs no join.
-fn of_process(process: &v1::Process) -> Labels {
+#[must_use]
+pub fn of_process(process: &v1::Process) -> Labels {
     let facts = process.facts.clone().unwrap_or_default();
     let of = process.workload.clone().unwrap_or_default();
     let mut labels: Labels = vec![
@@ -367,6 +399,38 @@ fn to_full(device: &v1::DeviceStats, one: &TakenProcess, free_holds_ns: u64) -> 
     (is_new && growth > 0.0).then(|| free as f64 / growth)
 }
 
+/// A device that is full soon, at the growth of what is known to leak on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filling {
+    /// The process whose leaks fill it.
+    pub pid: u32,
+    /// Ordinal of the device within the process; `None`: not known.
+    pub device: Option<i32>,
+    /// Time until it is full.
+    pub seconds: f64,
+}
+
+/// The devices that are full within so many seconds, as these metrics tell it.
+#[must_use]
+pub fn filling(metrics: &[Metric], within_seconds: f64) -> Vec<Filling> {
+    let found = metrics
+        .iter()
+        .find(|metric| std::ptr::eq(metric.family, TO_FULL));
+    let samples = found.map_or(&[][..], |metric| &metric.samples);
+    let filling = samples.iter().filter_map(|sample| {
+        let label = |wanted: &str| {
+            let found = sample.labels.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| value.as_str())
+        };
+        Some(Filling {
+            pid: label("pid")?.parse().ok()?,
+            device: label("device").and_then(|device| device.parse().ok()),
+            seconds: sample.value,
+        })
+    });
+    filling.filter(|one| one.seconds < within_seconds).collect()
+}
+
 /// Sums over the processes that have no series of their own. A sum of which a part is unknown is left out.
 fn together(out: &mut Out, others: &[&TakenProcess]) {
     let others: Vec<&TakenProcess> = running(others).collect();
@@ -423,6 +487,23 @@ fn devices(out: &mut Out, answer: &v1::DevicesResponse) {
             ),
         ] {
             out.put(family, labels.clone(), number(bytes));
+        }
+    }
+}
+
+fn pushed(out: &mut Out, all: &[Pushed]) {
+    for one in all {
+        let labels = vec![("signal", one.signal.to_owned())];
+        for (cause, count) in &one.dropped {
+            let labels = with(&labels, &[("cause", (*cause).to_owned())]);
+            out.put(OTLP_DROPPED, labels, *count as f64);
+        }
+        for (family, count) in [
+            (OTLP_SENT, one.sent),
+            (OTLP_RETRIES, one.retries),
+            (OTLP_WAITING, one.waiting),
+        ] {
+            out.put(family, labels.clone(), count as f64);
         }
     }
 }

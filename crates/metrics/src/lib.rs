@@ -12,5 +12,7 @@ mod fold;
 mod text;
 
 pub use family::{FAMILIES, Family, Kind, Of, Unit};
-pub use fold::{Labels, Limits, Metric, Sample, Taken, TakenProcess, fold};
+pub use fold::{
+    Filling, Labels, Limits, Metric, Pushed, Sample, Taken, TakenProcess, filling, fold, of_process,
+};
 pub use text::{CONTENT_TYPE, open_metrics};

@@ -23,11 +23,12 @@ impl Collector for Taken {
             let family = metric.family;
             let unit = written(family.unit);
             let kind = match family.kind {
-                Kind::Gauge => MetricType::Gauge,
+                Kind::Gauge | Kind::UpDown => MetricType::Gauge,
                 Kind::Counter => MetricType::Counter,
             };
+            let name = family.base_name();
             let mut described =
-                encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
+                encoder.encode_descriptor(&name, family.help, unit.as_ref(), kind)?;
             for sample in &metric.samples {
                 let row = Row {
                     sample,
@@ -65,7 +66,7 @@ fn written(unit: Unit) -> Option<WrittenUnit> {
         Unit::None => None,
         Unit::Bytes => Some(WrittenUnit::Bytes),
         Unit::Seconds => Some(WrittenUnit::Seconds),
-        Unit::Ratio => Some(WrittenUnit::Other(unit.suffix().to_owned())),
+        Unit::Ratio | Unit::BytesPerSecond => Some(WrittenUnit::Other(unit.suffix().to_owned())),
     }
 }
 
@@ -77,14 +78,14 @@ struct Row<'a> {
 impl EncodeMetric for Row<'_> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         match self.kind {
-            Kind::Gauge => encoder.encode_gauge(&self.sample.value),
+            Kind::Gauge | Kind::UpDown => encoder.encode_gauge(&self.sample.value),
             Kind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&self.sample.value, None),
         }
     }
 
     fn metric_type(&self) -> MetricType {
         match self.kind {
-            Kind::Gauge => MetricType::Gauge,
+            Kind::Gauge | Kind::UpDown => MetricType::Gauge,
             Kind::Counter => MetricType::Counter,
         }
     }
@@ -116,7 +117,11 @@ mod tests {
                 .copied()
                 .unwrap()
         };
-        let sample = |labels: Labels, value| Sample { labels, value };
+        let sample = |labels: Labels, value| Sample {
+            labels,
+            value,
+            since_boot_ns: None,
+        };
         let hostile = "a\"b\\c\nd{}".to_owned();
         let metrics = vec![
             Metric {

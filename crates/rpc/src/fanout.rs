@@ -1,6 +1,6 @@
 //! Passes events on to any number of readers. No reader can hold up the daemon.
 
-use crate::{EventFilter, EventItem};
+use crate::{EventFilter, EventItem, kinds};
 use memscope_ledger::event::{Body, Event, Finding, ProcessHandle};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +20,8 @@ const MOST_FINDINGS: usize = 1024;
 pub struct EventHub {
     inner: Mutex<Inner>,
     count: AtomicUsize,
+    /// Number of readers who want every kind of event.
+    wide: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -47,7 +49,15 @@ impl EventHub {
     /// Whether the event must be published: there are readers, or the event may change which findings stand.
     #[must_use]
     pub fn wants(&self, event: &Event) -> bool {
-        self.readers() > 0 || matches!(event.body, Body::Finding(_)) || ends(&event.body)
+        if matches!(event.body, Body::Finding(_)) || ends(&event.body) {
+            return true;
+        }
+        if self.readers() == 0 {
+            return false;
+        }
+        // Most events are of kinds that nobody asked for where a collector is the only reader: of those nothing is made.
+        let of_kind = |reader: &Reader| kinds::is_of(&reader.filter.kinds, &event.body);
+        self.wide.load(Ordering::Relaxed) > 0 || self.lock().readers.iter().any(of_kind)
     }
 
     /// Number of readers.
@@ -70,8 +80,18 @@ impl EventHub {
             queue,
             missed: 0,
         });
-        self.count.store(inner.readers.len(), Ordering::Relaxed);
+        self.note_readers(&inner);
         receiver
+    }
+
+    /// Takes over which readers there are now.
+    fn note_readers(&self, inner: &Inner) {
+        let readers = &inner.readers;
+        let wide = readers
+            .iter()
+            .filter(|reader| reader.filter.kinds.is_empty());
+        self.wide.store(wide.count(), Ordering::Relaxed);
+        self.count.store(readers.len(), Ordering::Relaxed);
     }
 
     /// Gives the item to every reader whose filter accepts it. Never waits: a reader whose queue is full misses the
@@ -95,7 +115,7 @@ impl EventHub {
             }
             true
         });
-        self.count.store(inner.readers.len(), Ordering::Relaxed);
+        self.note_readers(&inner);
     }
 
     /// The findings that stand, the oldest first.
@@ -132,8 +152,9 @@ impl EventHub {
 
     /// Ends the streams of all readers.
     pub fn close(&self) {
-        self.lock().readers.clear();
-        self.count.store(0, Ordering::Relaxed);
+        let mut inner = self.lock();
+        inner.readers.clear();
+        self.note_readers(&inner);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -176,6 +197,7 @@ fn ends(body: &Body) -> bool {
 mod tests {
     use super::*;
     use crate::{Caller, fake};
+    use memscope_ledger::event::{PoolTrace, TraceAction};
     use memscope_tests::limits::{Met, constant};
 
     fn item(pid: u32, uid: u32, sequence: u64) -> EventItem {
@@ -213,6 +235,40 @@ mod tests {
             test: "a_slow_reader_is_told_what_it_missed",
         }
         .is_told();
+    }
+
+    /// Nothing is made of events that no reader asked for; those about memory that ran out are asked for by one word.
+    #[test]
+    fn events_that_nobody_asked_for_are_not_wanted() {
+        let trace = |action| {
+            let trace = PoolTrace {
+                action,
+                allocator: 1,
+                device: Some(0),
+                addr: 1,
+                size: 1,
+                stream: 0,
+                block_size: None,
+                total_allocated: None,
+                total_reserved: None,
+                pool: None,
+            };
+            fake::event(1, 0, 1, Body::Trace(trace)).event
+        };
+        let hub = EventHub::new();
+        let few = hub.subscribe(EventFilter {
+            kinds: vec![crate::OUT_OF_MEMORY],
+            ..ALL
+        });
+        assert!(!hub.wants(&trace(TraceAction::Alloc)));
+        assert!(hub.wants(&trace(TraceAction::Oom)));
+        let all = hub.subscribe(ALL);
+        assert!(hub.wants(&trace(TraceAction::Alloc)));
+        drop(all);
+        // That a reader is gone is seen at the next event.
+        hub.publish(&item(1, 0, 1));
+        assert!(!hub.wants(&trace(TraceAction::Alloc)));
+        drop(few);
     }
 
     /// Events of kinds that a reader did not ask for take no room in its queue.

@@ -1,6 +1,6 @@
 //! Kinds of events, by their names on the wire: the fields of `Event.body`.
 
-use memscope_ledger::event::Body;
+use memscope_ledger::event::{Body, TraceAction};
 use std::collections::BTreeSet;
 
 /// Makes the list of names and the function from one list, so that a kind that is missing in it does not compile.
@@ -56,13 +56,26 @@ kinds! {
 /// of them (each step of an optimizer, each backward pass) that a reader who asks for `mark` does not get them.
 pub(crate) const FRAMEWORK_MARK: &str = "framework_mark";
 
+/// The name by which a reader inside the daemon asks for all events about memory that ran out. Some of them are of the kind `trace`, of
+/// which there are too many for one who wants only these.
+pub const OUT_OF_MEMORY: &str = "out_of_memory";
+
 /// Whether an event is of one of these kinds. An empty list accepts every event.
 pub(crate) fn is_of(kinds: &[&str], body: &Body) -> bool {
     let word = match body {
         Body::Mark(mark) if mark.is_of_the_framework() => FRAMEWORK_MARK,
         body => name(body),
     };
-    kinds.is_empty() || kinds.contains(&word)
+    kinds.is_empty() || kinds.contains(&word) || ran_out(body) && kinds.contains(&OUT_OF_MEMORY)
+}
+
+/// Whether an event tells that memory ran out.
+fn ran_out(body: &Body) -> bool {
+    match body {
+        Body::Oom(_) => true,
+        Body::Trace(trace) => trace.action == TraceAction::Oom,
+        _ => false,
+    }
 }
 
 /// Looks up the kinds that a reader asked for by name; each comes back once, however often it was named, because the keeper looks

@@ -53,6 +53,7 @@ pub use daemon::{
 pub use door::{Door, DoorError, Tls, TlsError, TlsFiles};
 pub use export::Exporter;
 pub use fanout::EventHub;
+pub use kinds::OUT_OF_MEMORY;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use options::ServeOptions;
 pub use refusal::Refusal;

@@ -1,9 +1,8 @@
 //! The HTTP server for metrics.
 //!
-//! Owns: who may reach it, how many connections there may be and how long each may be silent, and that metrics are taken at most once a
-//! second however often they are asked for. It knows one path. Refuses: everything else.
+//! Owns: who may reach it, how many connections there may be and how long each may be silent. It knows one path. Refuses: everything else.
 
-use crate::serve::Serving;
+use crate::metrics::source::Source;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -11,16 +10,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use memscope_ledger::Needs;
-use memscope_metrics::{Limits, fold, open_metrics};
+use memscope_metrics::open_metrics;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Largest number of connections. One more closes the oldest: those that scrape come again, those that only hold a place do not count.
@@ -29,13 +26,6 @@ const MOST_CONNECTIONS: usize = 64;
 const SILENCE: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const HEAD: usize = 16 << 10;
-/// How long metrics stay as they were taken.
-const FRESH: Duration = Duration::from_secs(1);
-/// How often each device is asked what is free, and each process which allocator it uses: what was free holds for 15 s, and with hundreds
-/// of processes asking takes the tracer a noticeable part of a second.
-const LOOKED_UP_EVERY: Duration = Duration::from_secs(10);
-/// How long taking them may last.
-const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after accepting failed.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The path.
@@ -101,11 +91,7 @@ impl Endpoint {
     }
 
     /// Hands out metrics for as long as this is polled. Its connections end with it.
-    pub async fn serve(self, serving: Arc<Serving>) {
-        let source = Arc::new(Source {
-            serving,
-            last: Mutex::new(Last::default()),
-        });
+    pub async fn serve(self, source: Arc<Source>) {
         let mut connections = JoinSet::new();
         let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
         loop {
@@ -163,9 +149,12 @@ async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<B
             .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
     }
-    match source.metrics().await {
+    let taken = source.taken().await;
+    let written = taken
+        .and_then(|taken| open_metrics(taken.metrics.clone()).map_err(|error| error.to_string()));
+    match written {
         Ok(metrics) => {
-            let mut answer = Response::new(Full::new(metrics));
+            let mut answer = Response::new(Full::new(Bytes::from(metrics)));
             let kind = HeaderValue::from_static(memscope_metrics::CONTENT_TYPE);
             answer.headers_mut().insert(CONTENT_TYPE, kind);
             answer
@@ -180,47 +169,4 @@ fn text(status: StatusCode, words: &str) -> Response<Full<Bytes>> {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
-}
-
-/// Where metrics come from, with those that were taken last.
-struct Source {
-    serving: Arc<Serving>,
-    last: Mutex<Last>,
-}
-
-/// What was taken last, and when devices and processes were looked at last.
-#[derive(Default)]
-struct Last {
-    taken: Option<(Instant, Bytes)>,
-    looked_up: Option<Instant>,
-}
-
-impl Source {
-    /// The metrics as text. Whoever asks while they are being taken waits for the same ones.
-    async fn metrics(&self) -> Result<Bytes, String> {
-        let mut last = self.last.lock().await;
-        if let Some((taken, text)) = &last.taken
-            && taken.elapsed() < FRESH
-        {
-            return Ok(text.clone());
-        }
-        let is_known = |at: Instant| at.elapsed() < LOOKED_UP_EVERY;
-        let needs = match last.looked_up.is_some_and(is_known) {
-            true => Needs::Reading,
-            false => Needs::Totals,
-        };
-        if needs == Needs::Totals {
-            last.looked_up = Some(Instant::now());
-        }
-        let limits = Limits::default();
-        let take = self.serving.take_metrics(&limits, needs);
-        let taken = tokio::time::timeout(TAKEN_WITHIN, take).await;
-        let taken = taken
-            .map_err(|_| "memscoped is too busy to take metrics — try again soon".to_owned())?;
-        let taken = taken.map_err(|refusal| refusal.to_string())?;
-        let text = open_metrics(fold(&taken, &limits)).map_err(|error| error.to_string())?;
-        let text = Bytes::from(text);
-        last.taken = Some((Instant::now(), text.clone()));
-        Ok(text)
-    }
 }

@@ -1,5 +1,6 @@
 //! What the metrics of one moment are made of.
 
+use crate::otlp::queue::Queues;
 use crate::serve::Serving;
 use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{AsOf, ProcessState};
@@ -43,6 +44,7 @@ impl Serving {
             status: self.status().await?,
             cpu_ns: processor_time_ns(),
             free_holds_ns: FREE_HOLDS_NS,
+            pushed: self.pushed.as_ref().map(Queues::counts).unwrap_or_default(),
         })
     }
 }

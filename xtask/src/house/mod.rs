@@ -32,6 +32,9 @@ const RULES: &[Rule] = &[
             "memscope-ctl/",
             "proto/",
             "memscope-daemon/src/serve.rs",
+            // OpenTelemetry's messages have that word in their paths.
+            "memscope-daemon/src/otlp/",
+            "crates/otlp/",
         ],
         why: "gRPC belongs to the server, its clients, and the trait's implementation",
     },
@@ -82,6 +85,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/export", &["diff", "ledger", "proto", "units"]),
     ("crates/service", &["proto"]),
     ("crates/metrics", &["proto"]),
+    ("crates/otlp", &["metrics", "proto", "units"]),
     ("crates/structure", &["memory"]),
     ("crates/heap", &["memory", "python"]),
     ("crates/owners", &[]),

@@ -1,5 +1,5 @@
 //! Finds or installs what clients in other languages are generated and tested with: gRPC's own libraries for Python,
-//! Node.js and Go, and the generators of code for them.
+//! Node.js and Go, and the generators of code for them. The packages of OpenTelemetry that receive OTLP in tests are among those for Python.
 
 use std::fs;
 use std::path::{Path, PathBuf};

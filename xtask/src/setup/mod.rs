@@ -43,7 +43,8 @@ pub struct Options {
     #[arg(long)]
     pub browser: bool,
 
-    /// Also gRPC's own libraries for Python, Node.js and Go, with which tests ask the daemon, and what generates code for them
+    /// Also gRPC's own libraries for Python, Node.js and Go, with which tests ask the daemon, what generates code for them, and
+    /// OpenTelemetry's packages, which receive what the daemon sends
     #[arg(long)]
     pub clients: bool,
 

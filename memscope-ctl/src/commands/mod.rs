@@ -1,6 +1,7 @@
 //! The list of commands, and a file or folder for each of them: its arguments, its question, and what it shows.
 
 mod attach;
+mod completions;
 mod devices;
 mod diff;
 mod doctor;
@@ -93,6 +94,7 @@ commands! {
     Uses: dump::Uses,
     Compare: dump::Compare,
     Import: dump::Import,
+    Completions: completions::Completions,
 }
 
 const AFTER_HELP: &str = "\

@@ -59,6 +59,10 @@ pub struct Options {
     #[arg(long)]
     pub prometheus: bool,
 
+    /// Also what makes the .deb and the .rpm, what judges them and the man pages, and Helm's library, which renders the chart
+    #[arg(long)]
+    pub packages: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -90,6 +94,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.prometheus {
         complete &= toolchain::ensure_prometheus(mode)?;
+    }
+    if options.packages {
+        complete &= toolchain::ensure_packages(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

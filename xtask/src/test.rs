@@ -59,6 +59,7 @@ pub fn run(options: &Options) -> Result<()> {
         clients: root && !options.unprivileged,
         systemd: root && !options.unprivileged,
         prometheus: root && !options.unprivileged,
+        packages: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;

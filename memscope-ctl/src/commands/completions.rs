@@ -3,7 +3,6 @@
 use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::session::Session;
-use clap::CommandFactory as _;
 use memscope_pages::Shell;
 use std::io::Write as _;
 
@@ -22,9 +21,8 @@ pub(crate) struct Completions {
 }
 
 impl Run for Completions {
-    async fn run(&self, _: &Session) -> Result<Exit, Failure> {
-        let mut text = Vec::new();
-        memscope_pages::completions(super::Args::command(), self.shell, &mut text);
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let text = memscope_pages::completions((session.command_line)(), self.shell);
         let mut out = std::io::stdout().lock();
         out.write_all(&text)
             .and_then(|()| out.flush())

@@ -34,7 +34,7 @@ use crate::failure::{Exit, Failure};
 use crate::fleet::Fleet;
 use crate::session::{Global, Session};
 use crate::signals::interrupted;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use run::Run;
 
 /// The list of commands: the name, which clap turns into lower case with hyphens, and the type.
@@ -146,7 +146,7 @@ pub(crate) struct Args {
 
 /// Runs the command, and stops whatever was started for it.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
-    let session = Session::new(args.global);
+    let session = Session::new(args.global, Args::command);
     let result = args.command.run(&session).await;
     session.end().await;
     result
@@ -189,9 +189,8 @@ async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::{Args, Command};
+    use clap::CommandFactory;
     use clap::Parser;
 
     #[test]

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::Release;
 use super::contents::{ITEMS, Kind, PROGRAMS};
+use super::release::Release;
 use super::tree::{self, Layout};
 use crate::{elf, process};
 

@@ -6,6 +6,7 @@
 pub mod contents;
 mod deb;
 mod licences;
+mod release;
 mod rpm;
 mod tree;
 
@@ -20,6 +21,7 @@ use crate::process;
 use crate::setup::mode::Mode;
 use crate::setup::toolchain;
 use contents::{ITEMS, LICENCES, PROGRAMS};
+use release::{Commit, Release};
 
 /// What to make.
 #[derive(Args, Clone, Default)]
@@ -135,48 +137,6 @@ fn packages(programs: &Path, output: &Path, options: &Options) -> Result<Vec<Pat
         deb::make(&programs, work.path(), &output, &release)?,
         rpm::make(&programs, work.path(), &output, &release)?,
     ])
-}
-
-/// Which packages are made.
-struct Release {
-    version: &'static str,
-    revision: u32,
-    commit: Commit,
-    quick: bool,
-}
-
-/// The time of the commit that is packed: files bear it, so that the same commit gives the same bytes.
-struct Commit {
-    /// Seconds since 1970.
-    seconds: u64,
-}
-
-impl Commit {
-    /// That of SOURCE_DATE_EPOCH, or else of the commit that is checked out.
-    fn of() -> Result<Commit> {
-        let text = match std::env::var("SOURCE_DATE_EPOCH") {
-            Ok(text) => text,
-            Err(_) => process::output(
-                Command::new("git")
-                    .args(["log", "-1", "--format=%ct"])
-                    .current_dir(process::root()),
-            )
-            .context("outside of a clone SOURCE_DATE_EPOCH must say how old the sources are")?,
-        };
-        let seconds = text
-            .trim()
-            .parse()
-            .with_context(|| format!("SOURCE_DATE_EPOCH is no number of seconds: {text}"))?;
-        Ok(Commit { seconds })
-    }
-
-    /// As `date` writes it, in UTC.
-    fn written(&self, format: &str) -> Result<String> {
-        let mut date = Command::new("date");
-        date.args(["-u", "-d", &format!("@{}", self.seconds), format]);
-        let text = process::output(date.env("LC_ALL", "C"))?;
-        Ok(text.trim().to_owned())
-    }
 }
 
 fn tell_size(file: &Path) -> Result<()> {

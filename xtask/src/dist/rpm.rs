@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::Release;
 use super::contents::{ITEMS, Kind, LICENCES};
 use super::deb::{DESCRIPTION, SUMMARY};
+use super::release::Release;
 use super::tree::{self, Layout};
 use crate::process;
 
@@ -110,7 +110,7 @@ cp -a {}/. %{{buildroot}}
         // Folders below our own are ours as well.
         for folder in path.ancestors().skip(1) {
             let is_below = |own: &&str| folder.starts_with(own) && folder != Path::new(own);
-            if OWN.iter().any(|own| is_below(&own)) {
+            if OWN.iter().any(is_below) {
                 folders.insert(folder.to_owned());
             }
         }

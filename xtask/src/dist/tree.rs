@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 
 use super::contents::{ITEMS, Kind, PROGRAMS};
-use super::{Commit, licences};
+use super::licences;
+use super::release::Commit;
 use crate::process;
 
 /// Folders in which the two kinds of packages differ.

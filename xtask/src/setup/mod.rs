@@ -4,6 +4,7 @@
 //! below `target`, so removing the checkout removes it.
 
 pub mod apt;
+pub mod chart;
 pub mod grpc;
 pub mod mode;
 pub mod npm;
@@ -97,6 +98,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.packages {
         complete &= toolchain::ensure_packages(mode)?;
+        complete &= chart::ensure(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

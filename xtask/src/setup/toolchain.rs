@@ -87,6 +87,14 @@ const JUDGES: [Tool; 2] = [
         packages: &["man-db"],
     },
 ];
+const PODMAN: Tool = Tool {
+    name: "podman",
+    why: "it runs the image, and Debian with systemd in charge",
+    programs: &["podman"],
+    ask: &["--version"],
+    least: Version(4, 0),
+    packages: &["podman", "runc"],
+};
 /// It says no version.
 const MANDOC: &str = "mandoc";
 /// It is only asked about files, so it need not be what the machine was started with.
@@ -175,6 +183,11 @@ pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
 /// Makes sure that there are systemd's programs, with which tests check the files in `deploy/`.
 pub fn ensure_systemd(mode: Mode) -> Result<bool> {
     SYSTEMD.ensure(mode)
+}
+
+/// Makes sure that there is podman.
+pub fn ensure_podman(mode: Mode) -> Result<bool> {
+    PODMAN.ensure(mode)
 }
 
 /// Makes sure that there is what makes packages.

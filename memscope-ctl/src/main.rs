@@ -23,11 +23,15 @@ mod signals;
 mod tls;
 mod units;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use failure::Failure;
+use memscope_pages::Section;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(ended) = memscope_pages::asked(commands::Args::command, Section::Commands) {
+        return ended;
+    }
     let args = commands::Args::parse();
     let json = args.global.json;
     let runtime = tokio::runtime::Builder::new_current_thread()

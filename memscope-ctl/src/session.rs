@@ -140,14 +140,17 @@ impl Global {
 
 /// One run of this program: its options, and what it asks.
 pub(crate) struct Session {
+    pub(crate) command_line: fn() -> clap::Command,
     pub(crate) global: Global,
     /// The memscoped that replays the recording, once a question was asked. It is killed if this is dropped.
     replayer: Mutex<Option<(Replayer, Client)>>,
 }
 
 impl Session {
-    pub(crate) fn new(global: Global) -> Session {
+    /// `command_line` tells of all commands and their options.
+    pub(crate) fn new(global: Global, command_line: fn() -> clap::Command) -> Session {
         Session {
+            command_line,
             global,
             replayer: Mutex::new(None),
         }

@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use clap::CommandFactory as _;
 use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::keeper::{
     self, Command, Keeper, KeeperHandle, LeftWatching, Taking, Watching,
@@ -25,6 +26,7 @@ use memscope_daemon::triggers::Triggers;
 use memscope_daemon::watchdog::{self, Pulse, Watched};
 use memscope_daemon::{dump, earlier, import, panics, replay, sync};
 use memscope_ledger::LedgerConfig;
+use memscope_pages::Section;
 use memscope_rpc::{
     Audit, Condition, Door, Doors, EventHub, ListenOptions, Listener, Metric, ServeOptions, Tell,
     Tls, serve,
@@ -38,6 +40,9 @@ fn main() -> std::process::ExitCode {
         .is_some_and(|word| word == memscope_memory::reader::ARGUMENT)
     {
         return memscope_memory::reader::serve(&memscope_daemon::works::ALL);
+    }
+    if let Some(ended) = memscope_pages::asked(Config::command, Section::Daemons) {
+        return ended;
     }
     let Settings { config, file } = match Settings::read(std::env::args_os()) {
         Ok(settings) => settings,

@@ -221,7 +221,7 @@ impl Python {
         environment: &[(String, String)],
         stdin: Stdio,
     ) -> Result<Python> {
-        let mut child = Command::new(python)
+        let child = Command::new(python)
             .arg(script)
             .args(arguments)
             .envs(environment.iter().map(|(k, v)| (k, v)))
@@ -229,9 +229,14 @@ impl Python {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("{} could not be started", script.display()))?;
-        let output = child.stdout.take().context("no output")?;
+        Python::of(Ended(child))
+    }
+
+    /// A program that was started elsewhere, whose output is a pipe.
+    pub fn of(mut running: Ended) -> Result<Python> {
+        let output = running.0.stdout.take().context("no output")?;
         Ok(Python {
-            running: Ended(child),
+            running,
             lines: BufReader::new(output),
         })
     }

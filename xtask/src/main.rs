@@ -10,6 +10,7 @@
 mod aarch64;
 mod bench;
 mod chaos;
+mod chart;
 mod clients;
 mod conformance;
 mod dashboards;
@@ -20,6 +21,7 @@ mod ebpf;
 mod elf;
 mod house;
 mod live;
+mod packages;
 mod process;
 mod roots;
 mod setup;
@@ -54,6 +56,8 @@ enum Task {
     Clients(clients::Options),
     /// Make the dashboards for Grafana from their description, or check them
     Dashboards(dashboards::Options),
+    /// Render the Helm chart into the plain manifests, or check them
+    Chart(chart::Options),
     /// Run README's two commands in fresh Debian roots, as a new user would
     Fresh(roots::fresh::Options),
     /// Build for 64-bit Arm on another machine
@@ -66,6 +70,8 @@ enum Task {
     Demo(demo::Options),
     /// Build the programs as users get them: small, in a folder and an archive
     Dist(dist::Options),
+    /// Try what users install: packages in clean Debian roots, the image
+    Packages(packages::Options),
     /// Run everything that a change must pass
     Test(test::Options),
     /// Compare with PyTorch's own numbers, over versions of PyTorch
@@ -93,12 +99,14 @@ fn main() -> ExitCode {
         Task::Ebpf(options) => ebpf::run(&options),
         Task::Clients(options) => clients::run(&options),
         Task::Dashboards(options) => dashboards::run(&options),
+        Task::Chart(options) => chart::run(&options),
         Task::Fresh(options) => roots::fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),
         Task::House => house::check(),
         Task::Demo(options) => demo::run(&options),
         Task::Dist(options) => dist::run(&options),
+        Task::Packages(options) => packages::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
         Task::Differential(options) => differential::run(&options),

@@ -60,6 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
         systemd: root && !options.unprivileged,
         prometheus: root && !options.unprivileged,
         workloads: root && !options.unprivileged,
+        packages: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;

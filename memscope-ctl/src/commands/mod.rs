@@ -1,6 +1,7 @@
 //! The list of commands, and a file or folder for each of them: its arguments, its question, and what it shows.
 
 mod attach;
+mod completions;
 mod devices;
 mod diff;
 mod doctor;
@@ -33,7 +34,7 @@ use crate::failure::{Exit, Failure};
 use crate::fleet::Fleet;
 use crate::session::{Global, Session};
 use crate::signals::interrupted;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use run::Run;
 
 /// The list of commands: the name, which clap turns into lower case with hyphens, and the type.
@@ -93,6 +94,7 @@ commands! {
     Uses: dump::Uses,
     Compare: dump::Compare,
     Import: dump::Import,
+    Completions: completions::Completions,
 }
 
 const AFTER_HELP: &str = "\
@@ -144,7 +146,7 @@ pub(crate) struct Args {
 
 /// Runs the command, and stops whatever was started for it.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
-    let session = Session::new(args.global);
+    let session = Session::new(args.global, Args::command);
     let result = args.command.run(&session).await;
     session.end().await;
     result
@@ -187,9 +189,8 @@ async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::{Args, Command};
+    use clap::CommandFactory;
     use clap::Parser;
 
     #[test]

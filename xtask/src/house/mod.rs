@@ -90,10 +90,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/heap", &["memory", "python"]),
     ("crates/owners", &[]),
     ("crates/ranks", &[]),
+    ("crates/pages", &[]),
     (
         "memscope-ctl",
         &[
-            "diff", "dump", "proto", "ranks", "service", "units", "vendors",
+            "diff", "dump", "pages", "proto", "ranks", "service", "units", "vendors",
         ],
     ),
 ];

@@ -3,3 +3,5 @@
 pub mod fresh;
 pub mod pythons;
 mod root;
+
+pub use root::{apt_get, finish, finished, inside, make, remove};

@@ -4,6 +4,7 @@
 //! below `target`, so removing the checkout removes it.
 
 pub mod apt;
+pub mod chart;
 pub mod grpc;
 pub mod mode;
 pub mod npm;
@@ -64,6 +65,10 @@ pub struct Options {
     #[arg(long)]
     pub workloads: bool,
 
+    /// Also what makes the .deb and the .rpm, what judges them and the man pages, and Helm's library, which renders the chart
+    #[arg(long)]
+    pub packages: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -98,6 +103,10 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.workloads {
         complete &= toolchain::ensure_workloads(mode)?;
+    }
+    if options.packages {
+        complete &= toolchain::ensure_packages(mode)?;
+        complete &= chart::ensure(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

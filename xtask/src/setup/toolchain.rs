@@ -48,6 +48,56 @@ const DEBOOTSTRAP: Tool = Tool {
     least: Version(1, 0),
     packages: &["debootstrap"],
 };
+/// Debian has them all; what they make is for other distributions as well.
+const PACKAGERS: [Tool; 2] = [
+    Tool {
+        name: "dpkg-deb",
+        why: "it makes the .deb",
+        programs: &["dpkg-deb"],
+        ask: &["--version"],
+        // The first that makes files whose bytes depend on their content alone.
+        least: Version(1, 18),
+        packages: &["dpkg"],
+    },
+    Tool {
+        name: "rpmbuild",
+        why: "it makes the .rpm",
+        programs: &["rpmbuild"],
+        ask: &["--version"],
+        least: Version(4, 14),
+        packages: &["rpm"],
+    },
+];
+/// What judges packages and what is in them.
+const JUDGES: [Tool; 2] = [
+    Tool {
+        name: "lintian",
+        why: "it judges the .deb by Debian's rules",
+        programs: &["lintian"],
+        ask: &["--version"],
+        least: Version(2, 100),
+        packages: &["lintian"],
+    },
+    Tool {
+        name: "man",
+        why: "it shows the man pages",
+        programs: &["man"],
+        ask: &["--version"],
+        least: Version(2, 8),
+        packages: &["man-db"],
+    },
+];
+const PODMAN: Tool = Tool {
+    name: "podman",
+    why: "it starts containers: those whose names memscope tells, the image, and Debian with systemd in charge",
+    programs: &["podman"],
+    ask: &["--version"],
+    // That of Debian 12.
+    least: Version(4, 3),
+    packages: &["podman", "runc"],
+};
+/// It says no version.
+const MANDOC: &str = "mandoc";
 /// It is only asked about files, so it need not be what the machine was started with.
 const SYSTEMD: Tool = Tool {
     name: "systemd-analyze",
@@ -85,14 +135,6 @@ const SLURM: Tool = Tool {
     // That of Debian 12.
     least: Version(22, 5),
     packages: &["slurm-wlm", "munge"],
-};
-const PODMAN: Tool = Tool {
-    name: "podman",
-    why: "it starts containers, whose names memscope tells",
-    programs: &["podman"],
-    ask: &["--version"],
-    least: Version(4, 3),
-    packages: &["podman", "runc"],
 };
 const RUNC: Tool = Tool {
     name: "runc",
@@ -160,6 +202,35 @@ pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
 /// Makes sure that there are systemd's programs, with which tests check the files in `deploy/`.
 pub fn ensure_systemd(mode: Mode) -> Result<bool> {
     SYSTEMD.ensure(mode)
+}
+
+/// Makes sure that there is podman.
+pub fn ensure_podman(mode: Mode) -> Result<bool> {
+    PODMAN.ensure(mode)
+}
+
+/// Makes sure that there is what makes packages.
+pub fn ensure_packagers(mode: Mode) -> Result<bool> {
+    PACKAGERS
+        .iter()
+        .try_fold(true, |complete, tool| Ok(tool.ensure(mode)? & complete))
+}
+
+/// Makes sure that there is what makes packages, and what judges them and their man pages.
+pub fn ensure_packages(mode: Mode) -> Result<bool> {
+    let mut complete = ensure_packagers(mode)?;
+    for tool in &JUDGES {
+        complete &= tool.ensure(mode)?;
+    }
+    let mandoc = || match process::find_program(MANDOC) {
+        Some(program) => Ok(Found {
+            program,
+            version: "its version is not told".to_owned(),
+        }),
+        None => Err("it is not on PATH".to_owned()),
+    };
+    let why = "it judges the man pages";
+    Ok(provide(MANDOC, why, mode, mandoc, || apt(&[MANDOC]))? & complete)
 }
 
 /// Makes sure that there are Prometheus and Alertmanager.

@@ -1,0 +1,29 @@
+{{- define "memscope.name" -}}
+{{- if contains "memscope" .Release.Name }}{{ .Release.Name | trunc 53 | trimSuffix "-" }}{{ else }}{{ printf "%s-memscope" .Release.Name | trunc 53 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "memscope.selector" -}}
+app.kubernetes.io/name: memscope
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "memscope.labels" -}}
+{{ include "memscope.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "memscope.settings" -}}
+{{- $settings := deepCopy .Values.settings }}
+{{- $_ := set $settings "state-dir" "/var/lib/memscope" }}
+{{- $_ := set $settings "pod-logs" "/var/log/pods" }}
+{{- if .Values.metrics.enabled }}
+{{- $_ := set $settings "metrics" (printf "0.0.0.0:%d" (int .Values.metrics.port)) }}
+{{- $_ := set $settings "metrics-for-everybody" true }}
+{{- end }}
+{{- /* Numbers of values are floating-point ones to Helm; in JSON they look as TOML wants them, and so does the rest. */}}
+{{- range $name, $value := $settings }}
+{{ $name }} = {{ toJson $value }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,224 @@
+//! The Helm chart: rendered by Helm's own library, and validated against the schemas of Kubernetes and of the Prometheus operator.
+//! `cargo xtask setup --packages` installs both.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use memscope_tests::{root, scratch, tool, xtask};
+use serde_json::{Value, json};
+
+fn installed(name: &str) -> PathBuf {
+    let path = root().join("target/chart").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing; `cargo xtask setup --packages` installs it",
+        path.display()
+    );
+    path
+}
+
+/// Runs a script with this input; what it printed, or what it said of a failure.
+fn run(program: &Path, words: &[&Path], input: &str) -> Result<String, String> {
+    let mut child = Command::new(program)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    match output.status.success() {
+        true => Ok(String::from_utf8(output.stdout).unwrap()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// What Helm makes of the chart with these values.
+fn rendered(values: &Value) -> Result<Value, String> {
+    let script = root().join("tests/chart/render.py");
+    let chart = root().join("deploy/helm/memscope");
+    let values = values.to_string();
+    let words = [&*script, &*chart, Path::new(&values)];
+    let text = run(&installed("python/bin/python"), &words, "")?;
+    Ok(serde_json::from_str(&text).unwrap())
+}
+
+fn validated(manifests: &str) -> Result<String, String> {
+    let script = root().join("tests/chart/validate.py");
+    run(&installed("python/bin/python"), &[&script], manifests)
+}
+
+fn manifests() -> String {
+    std::fs::read_to_string(root().join("deploy/kubernetes/memscope.yaml")).unwrap()
+}
+
+#[test]
+fn the_plain_manifests_are_what_the_chart_gives() {
+    let (output, said, errors) = xtask(&["chart", "--check"]);
+    assert!(output.status.success(), "{said}{errors}");
+}
+
+#[test]
+fn kubernetes_knows_every_field() {
+    let said = validated(&manifests()).unwrap();
+    let mut words = said.split_whitespace();
+    assert_eq!(words.next(), Some("1.30"), "{said}");
+    assert!(words.clone().count() > 5, "{said}");
+    // An account, settings, a network policy and the daemon set.
+    assert_eq!(words.next_back(), Some("4"), "{said}");
+    let wrong = manifests().replace("hostPID: true", "hostPid: true");
+    let error = validated(&wrong).unwrap_err();
+    assert!(error.contains("hostPid"), "{error}");
+}
+
+#[test]
+fn the_prometheus_operator_takes_its_kinds() {
+    let all = json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}});
+    let all = rendered(&all).unwrap();
+    let python = installed("python/bin/python");
+    let list = |change: &str| {
+        let script = scratch();
+        let file = script.path().join("list.py");
+        let text = format!(
+            "import json, sys, yaml\nmanifests = list(yaml.safe_load_all(sys.stdin))\n{change}\nprint(json.dumps(manifests))\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let text: Vec<&str> = ["podmonitor", "prometheusrule"]
+            .iter()
+            .map(|name| {
+                all["rendered"][format!("memscope/templates/{name}.yaml")]
+                    .as_str()
+                    .unwrap()
+            })
+            .collect();
+        run(&python, &[&file], &text.join("\n---\n")).unwrap()
+    };
+    let validate = |manifests: &str| {
+        let script = root().join("tests/chart/validate.mjs");
+        run(Path::new("node"), &[&script, &installed("node")], manifests)
+    };
+    assert_eq!(validate(&list("")).unwrap().trim(), "2");
+    let wrong = list("manifests[0]['spec']['podMetricsEndpoints'][0]['interval'] = 'often'");
+    assert!(validate(&wrong).unwrap_err().contains("interval"));
+}
+
+#[test]
+fn helm_has_nothing_to_say_against_it() {
+    let made = rendered(&json!({})).unwrap();
+    assert_eq!(made["findings"]["errors"], json!([]), "{made:#}");
+    // An icon is recommended; there is none.
+    let messages = made["findings"]["messages"].as_array().unwrap();
+    let others: Vec<&Value> = messages
+        .iter()
+        .filter(|message| message["error"] != "icon is recommended")
+        .collect();
+    assert!(others.is_empty(), "{others:#?}");
+    // What only the Prometheus operator and Grafana know is left out unless it is wanted.
+    for name in ["podmonitor", "prometheusrule", "dashboards"] {
+        let manifest = &made["rendered"][format!("memscope/templates/{name}.yaml")];
+        assert_eq!(manifest.as_str().unwrap_or_default().trim(), "", "{name}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for (values, word) in [
+        (json!({"metrics": {"port": 70000}}), "port"),
+        (json!({"kernelBefore6.6": true}), "kernelBefore6.6"),
+        (
+            json!({"podMonitor": {"enabled": true}, "metrics": {"enabled": false}}),
+            "metrics.enabled",
+        ),
+    ] {
+        let error = rendered(&values).unwrap_err();
+        assert!(error.contains(word), "{values}: {error}");
+    }
+}
+
+#[test]
+fn memscoped_takes_the_settings() {
+    let values = json!({"settings": {
+        "journal-mib": 512,
+        "retention": 60,
+        "snapshot-when": ["allocated > 70GiB", "growth > 2GiB in 10m"],
+        "memory": "1GiB",
+    }});
+    let made = rendered(&values).unwrap();
+    let manifest = made["rendered"]["memscope/templates/configmap.yaml"]
+        .as_str()
+        .unwrap();
+    let settings: Vec<&str> = manifest
+        .split("memscoped.toml: |\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    assert!(settings.contains(&"journal-mib = 512"), "{settings:#?}");
+    let folder = scratch();
+    let file = folder.path().join("memscoped.toml");
+    std::fs::write(&file, settings.join("\n")).unwrap();
+    let output = Command::new(tool("memscoped"))
+        .arg("--check-config")
+        .arg("--config")
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    // Four of ours, and four that the chart adds.
+    assert!(said.contains("8 settings, no mistake"), "{said}");
+}
+
+#[test]
+fn the_container_may_do_what_the_unit_may() {
+    let unit = std::fs::read_to_string(root().join("deploy/memscoped.service")).unwrap();
+    let mut unit: Vec<&str> = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+        .unwrap()
+        .split(' ')
+        .map(|name| name.strip_prefix("CAP_").unwrap())
+        // It gives the socket to a group, and the image has none.
+        .filter(|name| *name != "CHOWN")
+        .collect();
+    let manifests = manifests();
+    let mut container: Vec<&str> = manifests
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| *line != "add:")
+        .skip(1)
+        .map_while(|line| line.strip_prefix("- "))
+        .collect();
+    unit.sort_unstable();
+    container.sort_unstable();
+    assert_eq!(container, unit);
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_programs() {
+    let chart = std::fs::read_to_string(root().join("deploy/helm/memscope/Chart.yaml")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(
+        chart.contains(&format!("\nversion: {version}\n")),
+        "{chart}"
+    );
+    assert!(
+        chart.contains(&format!("\nappVersion: \"{version}\"\n")),
+        "{chart}"
+    );
+}

@@ -175,6 +175,11 @@ pub struct Config {
     #[arg(long, value_name = "DIR", default_value = memscope_site::containers::POD_LOGS)]
     pub pod_logs: PathBuf,
 
+    /// Let this user of the machine (a name or a number) see all processes, as root does, and change nothing of them. memscope-archive runs
+    /// as such a user. It sees the names of programs, the lines that allocate, and snapshots.
+    #[arg(long, value_name = "USER", value_parser = user, conflicts_with = "replay")]
+    pub see_all_user: Option<u32>,
+
     /// Hand out metrics (OpenMetrics, for Prometheus) over HTTP at this address, path /metrics, such as 127.0.0.1:9464.
     ///
     /// They tell of all processes, with the names of programs, jobs and pods and the lines that leak. Whoever can reach the address can
@@ -332,6 +337,23 @@ fn pin_dir(text: &str) -> Result<PinDir, String> {
         path if path.starts_with('/') => Ok(PinDir::At(path.into())),
         _ => Err("give an absolute path in a BPF file system, or `auto`, or `none`".to_owned()),
     }
+}
+
+/// The id of a user of this machine, by number or by name.
+fn user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    // `systemd-sysusers` and packages put system users there.
+    let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let id = known.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        let id = (parts.next() == Some(text)).then(|| parts.nth(1))?;
+        id?.parse().ok()
+    });
+    id.ok_or_else(|| {
+        format!("/etc/passwd has no user {text:?} — make it first, or give its number")
+    })
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {

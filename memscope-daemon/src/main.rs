@@ -336,6 +336,10 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     // Before anything is attached: what is wrong with a certificate must not leave probes behind.
     let ports = open_ports(config, &messages)?;
     let options = ServeOptions {
+        access: match config.see_all_user {
+            Some(user) => memscope_rpc::Access::Observed(user),
+            None => memscope_rpc::Access::Owner,
+        },
         audit: Some(Audit::new(&config.state_dir, warner(&messages))),
         ..ServeOptions::default()
     };

@@ -15,7 +15,7 @@ pub struct Options {}
 /// Largest allowed size of each program, in bytes. Debugging information alone would be several times as much.
 const LIMIT: u64 = 20 << 20;
 
-const PROGRAMS: [&str; 2] = ["memscoped", "memscope-ctl"];
+const PROGRAMS: [&str; 3] = ["memscoped", "memscope-ctl", "memscope-archive"];
 
 /// Files that are put beside the programs.
 const MORE: &[&str] = &[
@@ -28,6 +28,8 @@ const MORE: &[&str] = &[
     "deploy/grafana/job.json",
     "deploy/grafana/rank.json",
     "deploy/memscope.sysusers.conf",
+    "deploy/memscope-archive.service",
+    "deploy/memscope-archive.sysusers.conf",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "CHANGELOG.md",
@@ -39,6 +41,7 @@ pub fn run(_: &Options) -> Result<()> {
     let mut build = process::command("cargo");
     build.args(["build", "--locked", "--profile", "dist"]);
     build.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
+    build.args(["-p", "memscope-archive"]);
     process::run(&mut build)?;
     let built = process::target().join("dist");
     let machine = std::env::consts::ARCH;

@@ -59,6 +59,7 @@ pub fn run(options: &Options) -> Result<()> {
         clients: root && !options.unprivileged,
         systemd: root && !options.unprivileged,
         prometheus: root && !options.unprivileged,
+        archive: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;
@@ -94,6 +95,8 @@ pub fn run(options: &Options) -> Result<()> {
                 "memscope-daemon",
                 "-p",
                 "memscope-ctl",
+                "-p",
+                "memscope-archive",
             ]))
         });
         step(
@@ -104,7 +107,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let end_to_end = root && !options.unprivileged;
     let selection: &[&str] = match (&options.only, end_to_end) {
-        (Some(_), _) => &["memscope-daemon", "memscope-ctl", TESTS],
+        (Some(_), _) => &["memscope-daemon", "memscope-ctl", "memscope-archive", TESTS],
         (None, true) => &["--workspace"],
         (None, false) => &["--workspace", "--exclude", TESTS],
     };

@@ -10,11 +10,11 @@ use memscope_proto::v1::event::Body;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows after which a batch is closed; what is left comes with the next one.
-pub const MOST_ROWS: usize = 400_000;
+pub const ROWS: usize = 400_000;
 /// Bytes of snapshots in one batch; one that is larger is left out, and a row in `gaps` tells of it.
-pub const MOST_SNAPSHOTS: u64 = 64 << 20;
+pub const SNAPSHOT_BYTES: u64 = 64 << 20;
 /// Stacks of a process in an hour, and at its end.
-pub const MOST_STACKS: u32 = 100;
+pub const STACKS: u32 = 100;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// What a batch will have.
@@ -31,7 +31,7 @@ pub struct Batch {
 /// What was heard of events.
 #[derive(Clone, Debug, Default)]
 pub struct Ears {
-    /// Findings and reports of too little memory.
+    /// Findings.
     pub alerts: ear::Heard,
     /// All events, where they are wanted.
     pub events: Option<ear::Heard>,
@@ -79,7 +79,7 @@ pub async fn make(
     }
     maker.over(&ears.alerts.standing);
     for handle in maker.processes.keys().copied().collect::<Vec<u32>>() {
-        if maker.batch.rows.len() >= MOST_ROWS {
+        if maker.batch.rows.len() >= ROWS {
             maker.batch.more = true;
             break;
         }
@@ -99,21 +99,21 @@ pub async fn make(
     Ok(maker.batch)
 }
 
-/// The rows about what had to be dropped for lack of room.
+/// The rows about files with events that had to be dropped for lack of room: their names, and how many rows they had.
 #[must_use]
-pub fn dropped(node: &Node, number: u64, files: &[crate::spool::Waiting]) -> Vec<Row> {
+pub fn dropped(node: &Node, number: u64, files: &[(String, u64)]) -> Vec<Row> {
     let now = ear::now_ns();
     let origin = Origin {
         node,
         batch: number,
         epoch: 0,
     };
-    let rows = files.iter().map(|file| {
+    let rows = files.iter().map(|(object, rows)| {
         let gap = Gap {
-            of_table: file.entry.table.clone(),
+            of_table: crate::spool::MAY_BE_DROPPED.to_owned(),
             reason: "dropped",
-            missing: Some(file.entry.rows),
-            object: Some(file.entry.object.clone()),
+            missing: Some(*rows),
+            object: Some(object.clone()),
             ..Gap::default()
         };
         rows::gap(&origin, &gap, None, now)
@@ -156,11 +156,11 @@ impl Maker<'_> {
         })
     }
 
-    /// Findings, and reports of too little memory.
+    /// Findings.
     fn alerts(&mut self, heard: &ear::Heard) {
         let mut cursor = self.batch.cursor.alerts.clone();
         for sound in &heard.sounds {
-            let is_new = self.follow(&mut cursor, sound, &["findings", "ooms"]);
+            let is_new = self.follow(&mut cursor, sound, &["findings"]);
             let Sound::Event(event) = sound else {
                 continue;
             };
@@ -177,7 +177,6 @@ impl Maker<'_> {
                     };
                     changed.then_some(row)
                 }
-                _ if is_new => rows::oom(&origin, event, process.as_ref(), self.now_ns),
                 _ => None,
             };
             self.batch.rows.extend(row);
@@ -359,6 +358,17 @@ impl Maker<'_> {
         }
         // It may have ended since the list was made: then the next batch has its end.
         made.extend(rows::peaks(&origin, &stats, process, ended));
+        for device in &stats.devices {
+            let name = device.device.map_or("none".to_owned(), |it| it.to_string());
+            let known = seen.ooms.entry(name).or_default();
+            let count = device.oom_count.saturating_sub(*known);
+            if count > 0 {
+                let since = seen.looked_ns;
+                made.push(rows::ooms(&origin, &stats, device, process, count, since));
+            }
+            *known = device.oom_count;
+        }
+        seen.looked_ns = stats.as_of;
         new_steps(&origin, &steps, process, seen, &mut made, &mut gaps);
         let hour = self.now_ns / HOUR_NS;
         if ended || seen.stacks_hour.is_none_or(|before| before < hour) {
@@ -366,7 +376,7 @@ impl Maker<'_> {
                 true => v1::StackMetric::Peak,
                 false => v1::StackMetric::Live,
             };
-            let stacks = self.daemon.stacks(pid, metric, MOST_STACKS).await;
+            let stacks = self.daemon.stacks(pid, metric, STACKS).await;
             match stacks {
                 Ok(stacks) if is_it(&stacks.process) => {
                     made.extend(rows::stacks(&origin, &stacks, process, ended));
@@ -421,8 +431,8 @@ impl Maker<'_> {
             if self.batch.cursor.snapshots.contains(&number) {
                 continue;
             }
-            let fits = kept.bytes <= MOST_SNAPSHOTS;
-            if fits && bytes + kept.bytes > MOST_SNAPSHOTS {
+            let fits = kept.bytes <= SNAPSHOT_BYTES;
+            if fits && bytes + kept.bytes > SNAPSHOT_BYTES {
                 self.batch.more = true;
                 break;
             }

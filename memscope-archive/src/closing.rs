@@ -2,7 +2,7 @@
 
 use crate::batch::{self, Batch};
 use crate::cursor::Cursor;
-use crate::spool::{NewFile, Spool, SpoolError};
+use crate::spool::{MAY_BE_DROPPED, NewFile, Spool, SpoolError};
 use memscope_archive_rows::rows::Node;
 use memscope_archive_rows::{FileError, Place, Row, TABLES, parquet};
 use std::collections::BTreeMap;
@@ -78,17 +78,33 @@ pub fn close(
     let made = files(rows, cluster, &name)?;
     let needed: u64 = made.iter().map(|file| file.content.len() as u64).sum();
     let mut spool = lock(spool);
-    let dropped = spool.make_room(needed + FOR_GAPS)?;
-    let mut all = made;
-    if !dropped.is_empty() {
-        let lost: u64 = dropped.iter().map(|file| file.entry.rows).sum();
+    let (all, own, dropped) = match spool.make_room(needed + FOR_GAPS) {
+        Ok(dropped) => (made, Vec::new(), dropped),
+        // Without all events there may be room: those of this batch go as well, after all that are older.
+        Err(SpoolError::Full { .. }) => {
+            let may_go = |file: &NewFile| file.table == MAY_BE_DROPPED;
+            let (events, rest): (Vec<_>, Vec<_>) = made.into_iter().partition(may_go);
+            let needed: u64 = rest.iter().map(|file| file.content.len() as u64).sum();
+            let dropped = spool.make_room(needed + FOR_GAPS)?;
+            (rest, events, dropped)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut all = all;
+    let told: Vec<(String, u64)> = dropped
+        .iter()
+        .map(|file| (file.entry.object.clone(), file.entry.rows))
+        .chain(own.into_iter().map(|file| (file.object, file.rows)))
+        .collect();
+    if !told.is_empty() {
+        let lost: u64 = told.iter().map(|(_, rows)| rows).sum();
         tracing::warn!(
-            files = dropped.len(),
+            files = told.len(),
             rows = lost,
             "the spool is full: the oldest events are dropped"
         );
         // They are files of their own, because those of the batch are made already.
-        let gaps = batch::dropped(node, number, &dropped);
+        let gaps = batch::dropped(node, number, &told);
         all.extend(files(gaps, cluster, &format!("{name}-dropped"))?);
     }
     spool.commit(all, &batch.cursor, dropped)?;

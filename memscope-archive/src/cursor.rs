@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cursor {
-    /// The last finding or report of too little memory that was heard.
+    /// The last finding that was heard.
     pub alerts: Heard,
     /// The last event that was heard, where all are wanted.
     pub events: Heard,
@@ -45,6 +45,10 @@ pub struct Seen {
     pub stacks_hour: Option<u64>,
     /// It has ended, and all of it is written.
     pub ended: bool,
+    /// Allocations that failed, by the ordinal of their device.
+    pub ooms: BTreeMap<String, u64>,
+    /// When it was looked at last, nanoseconds since 1970.
+    pub looked_ns: u64,
     /// Numbers of the findings that stand, as far as the archive tells.
     pub standing: BTreeSet<u64>,
 }

@@ -32,8 +32,8 @@ use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// Kinds of events that are always archived, in tables of their own.
-const ALERTS: &[&str] = &["finding", "oom"];
+/// Kinds of events that are always archived, in a table of their own.
+const ALERTS: &[&str] = &["finding"];
 /// How long the last upload may take when the program is told to end.
 const LAST_UPLOAD: Duration = Duration::from_secs(5);
 

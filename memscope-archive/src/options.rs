@@ -66,7 +66,7 @@ pub struct Options {
 /// Which events are archived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Events {
-    /// None, beside findings and reports of too little memory, which have tables of their own.
+    /// None, beside findings, which have a table of their own.
     None,
     /// All.
     All,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// The first pause after a failure, and the longest one.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(20));
 
 /// Uploads one file. `false`: nothing waits.
 ///

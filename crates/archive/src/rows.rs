@@ -323,7 +323,7 @@ pub fn snapshot(
     row(origin, kept.time_unix_ns, process, record)
 }
 
-/// An event as it was told, and out of memory as a row of its own table.
+/// An event as it was told.
 #[must_use]
 pub fn event(
     origin: &Origin<'_>,
@@ -357,31 +357,26 @@ pub fn event(
     )
 }
 
-/// An allocation that failed. `None`: the event is of another kind.
+/// Allocations that failed on a device: `count` of them since the look before, at `since_ns` (nanoseconds since 1970; 0: there was none).
 #[must_use]
-pub fn oom(
+pub fn ooms(
     origin: &Origin<'_>,
-    event: &v1::Event,
-    process: Option<&v1::Process>,
-    now_ns: u64,
-) -> Option<Row> {
-    let Some(v1::event::Body::Oom(oom)) = &event.body else {
-        return None;
-    };
+    stats: &v1::StatsResponse,
+    device: &v1::DeviceStats,
+    process: &v1::Process,
+    count: u64,
+    since_ns: u64,
+) -> Row {
     let record = OomRow {
-        sequence: event.id.as_ref().and_then(|id| int(id.sequence)),
-        tid: Some(event.tid.into()).filter(|tid| *tid > 0),
-        device: Some(oom.device.into()),
-        size_bytes: int(oom.size_bytes),
-        allocated_bytes: int(oom.total_allocated_bytes),
-        reserved_bytes: int(oom.total_reserved_bytes),
+        count: int(count),
+        since: Time::of_unix_ns(since_ns),
+        device: device.device.map(Into::into),
+        oom_count: int(device.oom_count),
+        allocated_bytes: device.allocated_bytes.and_then(int),
+        reserved_bytes: device.reserved_bytes.and_then(int),
+        peak_allocated_bytes: device.peak_allocated_bytes.and_then(int),
     };
-    Some(row(
-        origin,
-        event.time_unix_ns.unwrap_or(now_ns),
-        process,
-        record,
-    ))
+    row(origin, stats.as_of, Some(process), record)
 }
 
 /// Something that is missing.

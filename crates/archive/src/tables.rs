@@ -197,20 +197,22 @@ table! {
 }
 
 table! {
-    /// An allocation that failed because the device was full, as the framework reported it.
+    /// Allocations that failed because a device was full, as the framework reported them: those between two looks of the archive.
     OomRow "ooms" {
-        /// Number of the event in the journal.
-        sequence: i64,
-        /// Thread id.
-        tid: i64,
+        /// How many.
+        count: i64,
+        /// When the archive had looked before. Null: it had not.
+        since: Time,
         /// Ordinal of the device within the process.
         device: i64,
-        /// Bytes that were asked for, rounded as the allocator rounds.
-        size_bytes: i64,
-        /// The allocator's allocated bytes.
+        /// All since the attach, these included.
+        oom_count: i64,
+        /// Bytes handed out at `time`.
         allocated_bytes: i64,
-        /// The allocator's reserved bytes.
+        /// Bytes held from the driver at `time`.
         reserved_bytes: i64,
+        /// Largest bytes handed out since the attach.
+        peak_allocated_bytes: i64,
     }
 }
 

@@ -306,7 +306,7 @@ fn both_engines_read_what_the_daemon_says() {
             "SELECT sum(peak_bytes), sum(allocated_bytes), sum(allocated_blocks) FROM {stacks} WHERE ended",
             "SELECT state, file, function, count(*) FROM {findings} GROUP BY state, file, function ORDER BY state DESC",
             "SELECT snapshot, file_bytes, trigger FROM {snapshots} ORDER BY snapshot",
-            "SELECT min(cluster), max(cluster), min(schema_version), count(DISTINCT job) FROM {peaks}",
+            "SELECT count(DISTINCT cluster), min(schema_version), count(DISTINCT job) FROM {peaks}",
         ],
     );
     assert_eq!(only(&answers[0]), told_steps(&daemon, pid));
@@ -377,11 +377,7 @@ fn both_engines_read_what_the_daemon_says() {
         .iter()
         .map(|one| json!([one["snapshot"], one["bytes"], one["when"]]));
     assert_eq!(answers[8], told.collect::<Vec<Value>>());
-    assert_eq!(
-        only(&answers[9]),
-        [json!("of a test"), json!("of a test"), json!(1), json!(1)]
-    );
-
+    assert_eq!(only(&answers[9]), [json!(1), json!(1), json!(1)]);
     // A snapshot's file is the file, byte for byte.
     let content = format!(
         "SELECT content FROM {} ORDER BY snapshot LIMIT 1",
@@ -414,7 +410,9 @@ fn examples_work(archive: &Path) {
     let [one, other] = [0, 1].map(|place| ask(ENGINES[place], &queries[place]));
     for ((query, one), other) in queries[0].iter().zip(&one).zip(&other) {
         assert!(!one.is_empty(), "no rows: {query}");
-        assert_eq!(one, other, "{query}");
+        // ClickHouse leaves the names of folders as they are.
+        let decoded = json!(other).to_string().replace("%2F", "/");
+        assert_eq!(json!(one).to_string(), decoded, "{query}");
     }
 }
 
@@ -480,6 +478,11 @@ fn killed_at_random_moments_it_writes_everything_once() {
     let mut torch = Torch::start(&[]);
     let pid = torch.pid();
     daemon.attach(pid, "trace");
+    // Another listener, of which nothing is killed.
+    let mut listens = Command::new(tool("memscope-ctl"));
+    listens.arg("--socket").arg(daemon.socket());
+    listens.args(["events", "--json", "--kind", "trace"]);
+    let mut listener = Program::start("memscope-ctl events", listens);
     torch.tell("leak 1500 300000 5");
     // Numbers of a generator that is the same in each run.
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
@@ -530,7 +533,7 @@ fn killed_at_random_moments_it_writes_everything_once() {
         "{findings:?}"
     );
     assert_eq!(only(&answers[7]), [json!(0)], "nothing else is missing");
-    // Each number between the first and the last event is an event's, or a gap's: not both, and not none.
+    // What the other listener heard is in the archive, or in a gap: not in both, and not in none.
     let events = only(&answers[5]);
     assert_eq!(events[0], events[1], "each event once");
     let numbers: BTreeSet<u64> = answers[8].iter().map(|row| number(&row[0])).collect();
@@ -548,8 +551,15 @@ fn killed_at_random_moments_it_writes_everything_once() {
     assert!(!gaps.is_empty(), "it was killed thirty times");
     let missing = |next: u64| !gaps.iter().any(|(from, to)| (*from..=*to).contains(&next));
     let (first, last) = (*numbers.first().unwrap(), *numbers.last().unwrap());
-    let untold: Vec<u64> = (first..=last)
-        .filter(|number| !numbers.contains(number) && missing(*number))
+    let mut heard = BTreeSet::new();
+    while let Some(event) = listener.heard() {
+        heard.insert(number(&event["id"]["sequence"]));
+    }
+    listener.kill();
+    assert!(heard.range(first..=last).count() > 1000, "{}", heard.len());
+    let untold = heard.range(first..=last);
+    let untold: Vec<&u64> = untold
+        .filter(|number| !numbers.contains(number) && missing(**number))
         .collect();
     assert!(
         untold.is_empty(),
@@ -606,10 +616,16 @@ impl Between {
     }
 }
 
-fn serve(mut client: TcpStream, mode: u8, failed: &AtomicUsize, store: &str) {
+/// Serves one connection, and ends it. What else has it open does not keep it then.
+fn serve(client: TcpStream, mode: u8, failed: &AtomicUsize, store: &str) {
     if mode != PASS {
         failed.fetch_add(1, Ordering::SeqCst);
     }
+    serve_as(client.try_clone().unwrap(), mode, store);
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+fn serve_as(mut client: TcpStream, mode: u8, store: &str) {
     match mode {
         CLOSED => {}
         BUSY => {
@@ -696,7 +712,7 @@ fn a_store_that_fails_gets_everything_once() {
         .unwrap()
         .to_string();
     let between = Between::start(address.clone());
-    let mut archiving = command(&daemon, "s3://bucket/a prefix", &spool, &[]);
+    let mut archiving = command(&daemon, "s3://bucket/a-prefix", &spool, &[]);
     archiving
         .env("AWS_ACCESS_KEY_ID", "key")
         .env("AWS_SECRET_ACCESS_KEY", "a-secret-word")
@@ -742,7 +758,7 @@ fn a_store_that_fails_gets_everything_once() {
     let said = running.stop();
     assert!(!said.contains("a-secret-word"), "{said}");
     store.client(&["get", "bucket", archive.to_str().unwrap()]);
-    let archive = archive.join("a prefix");
+    let archive = archive.join("a-prefix");
     let answers = both(
         &archive,
         &[
@@ -757,7 +773,7 @@ fn a_store_that_fails_gets_everything_once() {
     assert_eq!(only(&answers[2]), [json!(1)]);
     // ClickHouse reads them from the store itself.
     let there = format!(
-        "SELECT count(*), max(step) FROM s3('http://{}/bucket/a prefix/steps/v1/**/*.parquet', 'key', 'word', 'Parquet')",
+        "SELECT count(*), max(step) FROM s3('http://{}/bucket/a-prefix/steps/v1/**/*.parquet', 'key', 'word', 'Parquet')",
         store.address
     );
     let told = told_steps(&daemon, pid);
@@ -822,7 +838,7 @@ fn a_full_spool_and_a_full_disk_are_told_and_nothing_else_is_lost() {
         &["--events", "all", "--spool-mib", "1"],
     );
     until(LONG, "events are dropped", || {
-        torch.ask("churn 2000");
+        torch.ask("train 40");
         running
             .program
             .errors()
@@ -869,7 +885,7 @@ fn a_full_spool_and_a_full_disk_are_told_and_nothing_else_is_lost() {
             "SELECT count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM {events}",
             "SELECT count(*), count(DISTINCT object) FROM {gaps} WHERE reason = 'dropped' AND of_table = 'events' AND missing > 0",
             "SELECT count(*) FROM {gaps} WHERE of_table NOT IN ('events')",
-            "SELECT object FROM {gaps} WHERE reason = 'dropped'",
+            "SELECT object FROM {gaps} WHERE reason = 'dropped' ORDER BY object",
         ],
     );
     assert_eq!(only(&answers[0]), told_steps(&daemon, pid));

@@ -14,6 +14,9 @@ def plain(value):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
         return int(value) if value == int(value) else float(value)
+    # ClickHouse writes a whole number without a point.
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     return value

@@ -13,6 +13,7 @@ use memscope_rpc::{Condition, Roles, TlsFiles};
 use crate::otlp::settings::{Endpoint, Options, Protocol};
 use crate::policy::Policy;
 use crate::probe::load::AttachMethod;
+use crate::users;
 
 /// Follows the device memory of running processes and answers for it over gRPC.
 ///
@@ -177,6 +178,11 @@ pub struct Config {
     /// Directory in which Kubernetes keeps the logs of this node's pods. Their names say to which pod and namespace a process belongs.
     #[arg(long, value_name = "DIR", default_value = memscope_site::containers::POD_LOGS)]
     pub pod_logs: PathBuf,
+
+    /// Let this user of the machine (a name or a number) see all processes, as root does, and change nothing of them. memscope-archive runs
+    /// as such a user. It sees the names of programs, the lines that allocate, and snapshots.
+    #[arg(long, value_name = "USER", value_parser = user, conflicts_with = "replay")]
+    pub see_all_user: Option<u32>,
 
     /// Directory in which Kubernetes keeps the volumes of this node's pods. Labels of a pod are in its volume of the downward API; only
     /// `pod-labels` in an entry [[attach]] of the configuration asks for them.
@@ -393,6 +399,12 @@ fn pin_dir(text: &str) -> Result<PinDir, String> {
         path if path.starts_with('/') => Ok(PinDir::At(path.into())),
         _ => Err("give an absolute path in a BPF file system, or `auto`, or `none`".to_owned()),
     }
+}
+
+fn user(text: &str) -> Result<u32, String> {
+    users::uid(text).ok_or_else(|| {
+        format!("this machine has no user {text:?} — make it first, or give its number")
+    })
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {

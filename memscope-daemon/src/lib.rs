@@ -33,6 +33,7 @@ pub mod sync;
 mod threads;
 pub mod tracer;
 pub mod triggers;
+mod users;
 pub mod watchdog;
 pub mod works;
 

@@ -406,6 +406,10 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     let otlp = config.otlp().map(OtlpSettings::load).transpose()?;
     let pushed = otlp.as_ref().map(|_| Queues::new(&messages));
     let options = ServeOptions {
+        access: match config.see_all_user {
+            Some(user) => memscope_rpc::Access::Observed(user),
+            None => memscope_rpc::Access::Owner,
+        },
         audit: Some(Audit::new(&config.state_dir, warner(&messages))),
         ..ServeOptions::default()
     };

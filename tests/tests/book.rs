@@ -268,7 +268,8 @@ const OF_OTHERS: [&str; 3] = ["strip --strip-all", "--pid=host", "sudo systemctl
 
 #[test]
 fn options_that_the_text_mentions_exist() {
-    let mut helps = vec![help("memscoped", &[]).unwrap()];
+    let own = ["memscoped", "memscope-archive"];
+    let mut helps: Vec<String> = own.iter().map(|it| help(it, &[]).unwrap()).collect();
     for program in ["memscope-ctl", "cargo xtask"] {
         let mut chains = vec![Vec::new()];
         while let Some(chain) = chains.pop() {

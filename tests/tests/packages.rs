@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use memscope_tests::{TempDir, root, scratch, tool, xtask};
 
-const PROGRAMS: [&str; 2] = ["memscoped", "memscope-ctl"];
+const PROGRAMS: [&str; 3] = ["memscoped", "memscope-ctl", "memscope-archive"];
 
 /// Runs a program; what it printed, standard error included.
 #[track_caller]

@@ -38,23 +38,78 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn the_unit_exposes_little() {
-    let unit = deploy("memscoped.service");
-    let words = [
-        "security",
-        "--offline=true",
-        THRESHOLD,
-        unit.to_str().unwrap(),
-    ];
-    let output = systemd("systemd-analyze", &words);
+    for unit in ["memscoped.service", "memscope-archive.service"] {
+        let unit = deploy(unit);
+        let words = [
+            "security",
+            "--offline=true",
+            THRESHOLD,
+            unit.to_str().unwrap(),
+        ];
+        let output = systemd("systemd-analyze", &words);
+        assert!(
+            output.status.success(),
+            "the unit exposes more than it may:\n{}",
+            said(&output)
+        );
+        assert!(
+            said(&output).contains("Overall exposure level"),
+            "{}",
+            said(&output)
+        );
+    }
+}
+
+#[test]
+fn the_unit_of_the_archive_has_no_mistakes() {
+    let folder = scratch();
+    let unit = std::fs::read_to_string(deploy("memscope-archive.service")).unwrap();
     assert!(
-        output.status.success(),
-        "the unit exposes more than it may:\n{}",
-        said(&output)
+        unit.contains("ExecStart=/usr/bin/memscope-archive "),
+        "{unit}"
     );
+    let program = tool("memscope-archive");
+    let here = unit.replace("/usr/bin/memscope-archive", program.to_str().unwrap());
+    let copy = folder.path().join("memscope-archive.service");
+    std::fs::write(&copy, here).unwrap();
+    let output = systemd("systemd-analyze", &["verify", copy.to_str().unwrap()]);
+    let said = said(&output);
+    let ours: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("memscope-archive"))
+        .collect();
+    assert!(ours.is_empty(), "{ours:#?}");
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn the_user_of_the_archive_is_made() {
+    let folder = scratch();
+    let place = folder.path().join("usr/lib/sysusers.d");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::create_dir_all(folder.path().join("etc")).unwrap();
+    std::fs::copy(
+        deploy("memscope-archive.sysusers.conf"),
+        place.join("memscope-archive.conf"),
+    )
+    .unwrap();
+    let at = format!("--root={}", folder.path().display());
+    let output = systemd("systemd-sysusers", &[&at]);
+    assert!(output.status.success(), "{}", said(&output));
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let users = read("etc/passwd");
     assert!(
-        said(&output).contains("Overall exposure level"),
-        "{}",
-        said(&output)
+        users
+            .lines()
+            .any(|line| line.starts_with("memscope-archive:")),
+        "{users}"
+    );
+    let groups = read("etc/group");
+    assert!(
+        groups
+            .lines()
+            .any(|line| line.starts_with("memscope:") && line.ends_with(":memscope-archive")),
+        "{groups}"
     );
 }
 

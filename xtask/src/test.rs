@@ -61,6 +61,7 @@ pub fn run(options: &Options) -> Result<()> {
         prometheus: root && !options.unprivileged,
         workloads: root && !options.unprivileged,
         packages: root && !options.unprivileged,
+        archive: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;
@@ -96,6 +97,8 @@ pub fn run(options: &Options) -> Result<()> {
                 "memscope-daemon",
                 "-p",
                 "memscope-ctl",
+                "-p",
+                "memscope-archive",
             ]))
         });
         step(
@@ -106,7 +109,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let end_to_end = root && !options.unprivileged;
     let selection: &[&str] = match (&options.only, end_to_end) {
-        (Some(_), _) => &["memscope-daemon", "memscope-ctl", TESTS],
+        (Some(_), _) => &["memscope-daemon", "memscope-ctl", "memscope-archive", TESTS],
         (None, true) => &["--workspace"],
         (None, false) => &["--workspace", "--exclude", TESTS],
     };

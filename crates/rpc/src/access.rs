@@ -16,6 +16,8 @@ pub enum Access {
     /// holders of certificates what their roles say.
     #[default]
     Owner,
+    /// The same, and the local user with this id sees all processes as well. It changes nothing of others': that depends on whose a process is.
+    Observed(u32),
     /// Whoever can connect to the socket sees everything. For a daemon that replays a recording on a private socket:
     /// the user ids in the recording may belong to another machine. Holders of certificates see what their roles say.
     Everyone,
@@ -40,7 +42,19 @@ impl Access {
     /// Whether `caller` sees everything.
     pub(crate) fn shows_all(self, caller: &Caller) -> bool {
         let is_local = matches!(caller, Caller::Local(_));
-        self == Access::Everyone && is_local || caller.sees_all()
+        let is_observer = match self {
+            Access::Observed(observer) => caller.uid() == Some(observer),
+            Access::Owner | Access::Everyone => false,
+        };
+        self == Access::Everyone && is_local || is_observer || caller.sees_all()
+    }
+
+    /// The rule for requests that change something in a process: to observe is not enough.
+    pub(crate) fn to_change(self) -> Access {
+        match self {
+            Access::Observed(_) => Access::Owner,
+            other => other,
+        }
     }
 
     /// The processes that a question is about and that the caller may see: the one with this pid, or all.
@@ -98,6 +112,15 @@ pub(crate) fn leave_out_totals(status: &mut v1::StatusResponse) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_user_may_be_let_see_everything() {
+        let (observer, other) = (Caller::local(7, 7, None), Caller::local(8, 8, None));
+        let rule = Access::Observed(7);
+        assert!(rule.shows_all(&observer) && !rule.to_change().shows_all(&observer));
+        assert!(!rule.shows_all(&other) && rule.shows_all(&Caller::root()));
+        assert!(!Access::Owner.shows_all(&observer));
+    }
 
     #[test]
     fn reads_our_own_uids() {

@@ -397,7 +397,10 @@ impl Memscope for Service {
         });
         let pid = request.get_ref().pid;
         let caller = self.caller(&request)?;
-        let whose = self.visible(&caller, Some(pid)).await?;
+        let access = self.access().to_change();
+        let whose = access
+            .visible(self.daemon.as_ref(), &caller, Some(pid))
+            .await?;
         let of = whose.into_iter().next();
         let of = of.ok_or(Refusal::NotTraced { pid })?;
         let mark = mark(request.into_inner())?;

@@ -1,6 +1,7 @@
 //! Entries as they stand in the configuration file, and in `status`.
 
 use super::{Conditions, Entry, MOST_ENTRIES, Policy};
+use crate::users;
 use memscope_proto::v1;
 use memscope_units::{parse_bytes, parse_duration};
 use serde::Deserialize;
@@ -272,12 +273,9 @@ fn users(users: Option<Users>) -> Result<Vec<u32>, String> {
     }
     let number = |user: User| match user {
         User::Number(number) => Ok(number),
-        User::Name(name) => match uzers::get_user_by_name(&name) {
-            Some(user) => Ok(user.uid()),
-            None => Err(format!(
-                "user {name:?} is not known on this machine — a number works as well, such as user = 1000"
-            )),
-        },
+        User::Name(name) => users::uid(&name).ok_or_else(|| {
+            format!("user {name:?} is not known on this machine — a number works as well, such as user = 1000")
+        }),
     };
     all.into_iter().map(number).collect()
 }

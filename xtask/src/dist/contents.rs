@@ -9,7 +9,7 @@ pub struct Program {
 }
 
 /// The programs. Each writes its own man pages and completions (`memscope_pages`).
-pub const PROGRAMS: [Program; 2] = [
+pub const PROGRAMS: [Program; 3] = [
     Program {
         file: "memscoped",
         package: "memscope-daemon",
@@ -17,6 +17,10 @@ pub const PROGRAMS: [Program; 2] = [
     Program {
         file: "memscope-ctl",
         package: "memscope-ctl",
+    },
+    Program {
+        file: "memscope-archive",
+        package: "memscope-archive",
     },
 ];
 
@@ -62,6 +66,16 @@ pub const ITEMS: &[Item] = &[
     item(
         "deploy/memscope.sysusers.conf",
         "usr/lib/sysusers.d/memscope.conf",
+        Kind::Plain,
+    ),
+    item(
+        "deploy/memscope-archive.service",
+        "usr/lib/systemd/system/memscope-archive.service",
+        Kind::Plain,
+    ),
+    item(
+        "deploy/memscope-archive.sysusers.conf",
+        "usr/lib/sysusers.d/memscope-archive.conf",
         Kind::Plain,
     ),
     item(

@@ -30,6 +30,7 @@ const RULES: &[Rule] = &[
             "crates/rpc/",
             "crates/service/",
             "memscope-ctl/",
+            "memscope-archive/src/daemon.rs",
             "proto/",
             "memscope-daemon/src/serve.rs",
             // OpenTelemetry's messages have that word in their paths.
@@ -67,6 +68,22 @@ const RULES: &[Rule] = &[
         why: "msMemScope's files are read and written without a clock, a process or the network",
     },
     Rule {
+        words: &[
+            "std::fs",
+            "std::net",
+            "std::process",
+            "tokio::",
+            "SystemTime::now",
+        ],
+        allowed: &["!crates/archive/src/"],
+        why: "what the archive's rows are follows from answers alone",
+    },
+    Rule {
+        words: &["object_store::", "reqwest::"],
+        allowed: &["memscope-archive/src/store.rs"],
+        why: "HTTP and the credentials of stores belong to one file of the archive's program",
+    },
+    Rule {
         words: &["memscope_dump::"],
         allowed: &["crates/dump/", "memscope-daemon/", "memscope-ctl/"],
         why: "msMemScope's files concern the two programs only",
@@ -86,6 +103,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/service", &["proto"]),
     ("crates/metrics", &["proto"]),
     ("crates/otlp", &["metrics", "proto", "units"]),
+    ("crates/archive", &["proto", "units"]),
+    ("memscope-archive", &["archive-rows", "pages", "proto", "service"]),
     ("crates/structure", &["memory"]),
     ("crates/heap", &["memory", "python"]),
     ("crates/owners", &[]),

@@ -69,6 +69,10 @@ pub struct Options {
     #[arg(long)]
     pub packages: bool,
 
+    /// Also DuckDB, ClickHouse's engine and a server with the interface of S3 for Python, with which tests read archives
+    #[arg(long)]
+    pub archive: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -107,6 +111,9 @@ pub fn run(options: &Options) -> Result<()> {
     if options.packages {
         complete &= toolchain::ensure_packages(mode)?;
         complete &= chart::ensure(mode)?;
+    }
+    if options.archive {
+        complete &= ensure_archive(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;
@@ -174,6 +181,16 @@ fn ensure_npu(version: Option<&str>, python: Option<&std::path::Path>, mode: Mod
     }
     torch::install::torch_npu(pin, &pins.get(Some(&pin.torch))?.folder())?;
     Ok(true)
+}
+
+/// Makes sure that there is an environment with what reads archives. False: it is missing.
+fn ensure_archive(mode: Mode) -> Result<bool> {
+    let folder = process::target().join("archive");
+    let pins = process::root().join("tests/archive/requirements.txt");
+    venv::installed_from(&folder, &pins, "readers of archives", mode, |pins| {
+        toolchain::ensure_python(mode)?;
+        venv::make_with(&folder, pins)
+    })
 }
 
 /// Makes sure that there is transformers, in a folder beside the pinned default PyTorch. False: something is missing.

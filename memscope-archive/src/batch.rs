@@ -1,0 +1,574 @@
+//! Asks the daemon and makes a batch: the rows that are new, and the cursor of after them.
+
+use crate::cursor::{Cursor, Seen, key};
+use crate::daemon::{Daemon, DaemonError};
+use crate::ear::{self, Sound};
+use memscope_archive_rows::rows::{self, Gap, Node, Origin};
+use memscope_archive_rows::{Record as _, Row, SnapshotRow, StackRow, StepRow};
+use memscope_proto::v1;
+use memscope_proto::v1::event::Body;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rows after which a batch is closed; what is left comes with the next one.
+pub const ROWS: usize = 400_000;
+/// Bytes of snapshots in one batch; one that is larger is left out, and a row in `gaps` tells of it.
+pub const SNAPSHOT_BYTES: u64 = 64 << 20;
+/// Stacks of a process in an hour, and at its end.
+pub const STACKS: u32 = 100;
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+/// What a batch will have.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Its rows.
+    pub rows: Vec<Row>,
+    /// What is archived after it.
+    pub cursor: Cursor,
+    /// There is more than one batch takes.
+    pub more: bool,
+}
+
+/// What was heard of events.
+#[derive(Clone, Debug, Default)]
+pub struct Ears {
+    /// Findings.
+    pub alerts: ear::Heard,
+    /// All events, where they are wanted.
+    pub events: Option<ear::Heard>,
+}
+
+/// Makes a batch.
+struct Maker<'a> {
+    daemon: &'a Daemon,
+    node: &'a Node,
+    number: u64,
+    epoch: u64,
+    now_ns: u64,
+    processes: BTreeMap<u32, v1::Process>,
+    batch: Batch,
+}
+
+/// Asks the daemon for what is not in the archive yet.
+///
+/// # Errors
+/// If the daemon does not answer. What it refuses about one process only is asked again with the next batch.
+pub async fn make(
+    daemon: &Daemon,
+    node: &Node,
+    number: u64,
+    cursor: &Cursor,
+    ears: &Ears,
+) -> Result<Batch, DaemonError> {
+    let status = daemon.status().await?;
+    let processes = daemon.list().await?;
+    let mut maker = Maker {
+        daemon,
+        node,
+        number,
+        epoch: status.journal.map_or(0, |journal| journal.epoch),
+        now_ns: status.now_unix_ns,
+        processes: processes.into_iter().map(|it| (it.handle, it)).collect(),
+        batch: Batch {
+            cursor: cursor.clone(),
+            ..Batch::default()
+        },
+    };
+    maker.alerts(&ears.alerts);
+    if let Some(heard) = &ears.events {
+        maker.events(heard);
+    }
+    maker.over(&ears.alerts.standing);
+    for handle in maker.processes.keys().copied().collect::<Vec<u32>>() {
+        if maker.batch.rows.len() >= ROWS {
+            maker.batch.more = true;
+            break;
+        }
+        match maker.process(handle).await {
+            Err(error @ DaemonError::Refused { .. }) => {
+                tracing::warn!(
+                    handle,
+                    error = &error as &dyn std::error::Error,
+                    "a process"
+                );
+            }
+            other => other?,
+        }
+    }
+    maker.forgotten();
+    maker.snapshots().await?;
+    Ok(maker.batch)
+}
+
+/// The rows about files with events that had to be dropped for lack of room: their names, and how many rows they had.
+#[must_use]
+pub fn dropped(node: &Node, number: u64, files: &[(String, u64)]) -> Vec<Row> {
+    let now = ear::now_ns();
+    let origin = Origin {
+        node,
+        batch: number,
+        epoch: 0,
+    };
+    let rows = files.iter().map(|(object, rows)| {
+        let gap = Gap {
+            of_table: crate::spool::MAY_BE_DROPPED.to_owned(),
+            reason: "dropped",
+            missing: Some(*rows),
+            object: Some(object.clone()),
+            ..Gap::default()
+        };
+        rows::gap(&origin, &gap, None, now)
+    });
+    rows.collect()
+}
+
+impl Maker<'_> {
+    fn origin(&self, epoch: u64) -> Origin<'_> {
+        Origin {
+            node: self.node,
+            batch: self.number,
+            epoch,
+        }
+    }
+
+    fn seen(&mut self, handle: u32) -> &mut Seen {
+        let key = key(self.epoch, handle);
+        self.batch.cursor.processes.entry(key).or_default()
+    }
+
+    fn gap(&mut self, gap: &Gap, handle: Option<u32>) {
+        let process = handle.and_then(|handle| self.processes.get(&handle));
+        let row = rows::gap(&self.origin(self.epoch), gap, process, self.now_ns);
+        self.batch.rows.push(row);
+    }
+
+    /// The process of an event. Of one that is not listed any more nothing but its numbers is known.
+    fn process_of(&self, event: &v1::Event) -> Option<v1::Process> {
+        let known = self.processes.get(&event.process).cloned();
+        known.or_else(|| {
+            Some(v1::Process {
+                handle: event.process,
+                facts: Some(v1::ProcessFacts {
+                    pid: event.pid?,
+                    ..v1::ProcessFacts::default()
+                }),
+                ..v1::Process::default()
+            })
+        })
+    }
+
+    /// Findings.
+    fn alerts(&mut self, heard: &ear::Heard) {
+        let mut cursor = self.batch.cursor.alerts.clone();
+        for sound in &heard.sounds {
+            let is_new = self.follow(&mut cursor, sound, &["findings"]);
+            let Sound::Event(event) = sound else {
+                continue;
+            };
+            let process = self.process_of(event);
+            let origin = self.origin(event.id.as_ref().map_or(self.epoch, |id| id.epoch));
+            let row = match &event.body {
+                Some(Body::Finding(finding)) => {
+                    let row = rows::finding(&origin, event, finding, process.as_ref(), self.now_ns);
+                    let standing = &mut self.seen(event.process).standing;
+                    // Whoever connects anew is told again of what stands.
+                    let changed = match finding.withdrawn {
+                        true => standing.remove(&finding.number) || is_new,
+                        false => standing.insert(finding.number),
+                    };
+                    changed.then_some(row)
+                }
+                _ => None,
+            };
+            self.batch.rows.extend(row);
+        }
+        self.batch.cursor.alerts = cursor;
+    }
+
+    /// All events.
+    fn events(&mut self, heard: &ear::Heard) {
+        let mut cursor = self.batch.cursor.events.clone();
+        for sound in &heard.sounds {
+            if !self.follow(&mut cursor, sound, &["events"]) {
+                continue;
+            }
+            if let Sound::Event(event) = sound {
+                let process = self.process_of(event);
+                let origin = self.origin(event.id.as_ref().map_or(self.epoch, |id| id.epoch));
+                let row = rows::event(&origin, event, process.as_ref(), self.now_ns);
+                self.batch.rows.push(row);
+            }
+        }
+        self.batch.cursor.events = cursor;
+    }
+
+    /// Follows a stream and tells of what is missing in it, of these tables. Whether it is an event that comes after all that were heard.
+    fn follow(
+        &mut self,
+        cursor: &mut crate::cursor::Heard,
+        sound: &Sound,
+        tables: &[&str],
+    ) -> bool {
+        let event = match sound {
+            Sound::Begins => {
+                cursor.interrupted = true;
+                return false;
+            }
+            Sound::NoRoom { count, first, last } => {
+                for table in tables {
+                    let gap = Gap {
+                        of_table: (*table).to_owned(),
+                        reason: "no_room",
+                        missing: Some(*count),
+                        numbers: (Some(*first), Some(*last)),
+                        ..Gap::default()
+                    };
+                    self.gap(&gap, None);
+                }
+                cursor.sequence = (*last).max(cursor.sequence);
+                return false;
+            }
+            Sound::Event(event) => event,
+        };
+        let Some(id) = &event.id else {
+            return false;
+        };
+        let before = cursor.clone();
+        let is_first = before.epoch == 0;
+        let same = before.epoch == id.epoch;
+        if same && id.sequence <= before.sequence {
+            return false;
+        }
+        // What stands is told to whoever connects, however old it is: before the archive's first event there is no gap.
+        let unix_ns = event.time_unix_ns.unwrap_or(self.now_ns);
+        let from = if same { before.sequence + 1 } else { 1 };
+        let reason = if event.missed > 0 {
+            "missed"
+        } else {
+            "not_connected"
+        };
+        let may_lack = from < id.sequence && before.interrupted || event.missed > 0;
+        if may_lack && !is_first {
+            for table in tables {
+                let gap = Gap {
+                    of_table: (*table).to_owned(),
+                    reason,
+                    missing: (event.missed > 0 && !before.interrupted).then_some(event.missed),
+                    time_ns: (before.unix_ns, unix_ns),
+                    numbers: (Some(from), Some(id.sequence - 1)),
+                    ..Gap::default()
+                };
+                let process = self.process_of(event);
+                let origin = self.origin(id.epoch);
+                let row = rows::gap(
+                    &origin,
+                    &gap,
+                    process.as_ref().filter(|_| false),
+                    self.now_ns,
+                );
+                self.batch.rows.push(row);
+            }
+        }
+        *cursor = crate::cursor::Heard {
+            epoch: id.epoch,
+            sequence: id.sequence,
+            unix_ns,
+            interrupted: false,
+        };
+        true
+    }
+
+    /// Findings that stand in the archive and are not told of any more.
+    fn over(&mut self, standing: &BTreeMap<u32, BTreeSet<u64>>) {
+        let nothing = BTreeSet::new();
+        let mut gone = Vec::new();
+        for process in self.processes.values() {
+            let key = key(self.epoch, process.handle);
+            let Some(seen) = self.batch.cursor.processes.get(&key) else {
+                continue;
+            };
+            let told = standing.get(&process.handle).unwrap_or(&nothing);
+            let is_live = process.state() == v1::ProcessState::Attached;
+            // As long as not all that stand were told, nothing follows from what was not.
+            if is_live && told.len() as u64 != process.growing_lines {
+                continue;
+            }
+            let over = seen
+                .standing
+                .iter()
+                .filter(|it| !is_live || !told.contains(it));
+            gone.extend(over.map(|number| (process.handle, *number)));
+        }
+        for (handle, number) in gone {
+            let process = self.processes.get(&handle);
+            let row = rows::finding_over(&self.origin(self.epoch), number, process, self.now_ns);
+            self.batch.rows.push(row);
+            self.seen(handle).standing.remove(&number);
+        }
+    }
+
+    /// What is new of one process. Nothing of it counts if a question is refused.
+    async fn process(&mut self, handle: u32) -> Result<(), DaemonError> {
+        let Some(process) = self.processes.get(&handle).cloned() else {
+            return Ok(());
+        };
+        let mut seen = self.seen(handle).clone();
+        if seen.ended {
+            return Ok(());
+        }
+        let ended = process.state() != v1::ProcessState::Attached;
+        let (rows, gaps) = match self.rows_of(&process, &mut seen, ended).await {
+            Ok(made) => made,
+            Err(error) if ended && error.is_not_found() => {
+                seen.ended = true;
+                (Vec::new(), vec![forgotten("peaks")])
+            }
+            Err(error) => return Err(error),
+        };
+        self.batch.rows.extend(rows);
+        for gap in gaps {
+            self.gap(&gap, Some(handle));
+        }
+        *self.seen(handle) = seen;
+        Ok(())
+    }
+
+    async fn rows_of(
+        &self,
+        process: &v1::Process,
+        seen: &mut Seen,
+        ended: bool,
+    ) -> Result<(Vec<Row>, Vec<Gap>), DaemonError> {
+        let origin = self.origin(self.epoch);
+        let pid = process.facts.as_ref().map_or(0, |facts| facts.pid);
+        let is_it = |answer: &Option<v1::Process>| {
+            answer
+                .as_ref()
+                .is_some_and(|it| it.handle == process.handle)
+        };
+        let (mut made, mut gaps) = (Vec::new(), Vec::new());
+        let stats = self.daemon.stats(pid).await?;
+        let steps = self.daemon.steps(pid).await?;
+        if !is_it(&stats.process) || !is_it(&steps.process) {
+            // Another process has its number by now, and questions are about that one.
+            if ended {
+                seen.ended = true;
+                gaps.push(forgotten("peaks"));
+            }
+            return Ok((made, gaps));
+        }
+        // It may have ended since the list was made: then the next batch has its end.
+        made.extend(rows::peaks(&origin, &stats, process, ended));
+        for device in &stats.devices {
+            let name = device.device.map_or("none".to_owned(), |it| it.to_string());
+            let known = seen.ooms.entry(name).or_default();
+            let count = device.oom_count.saturating_sub(*known);
+            if count > 0 {
+                let since = seen.looked_ns;
+                made.push(rows::ooms(&origin, &stats, device, process, count, since));
+            }
+            *known = device.oom_count;
+        }
+        seen.looked_ns = stats.as_of;
+        new_steps(&origin, &steps, process, seen, &mut made, &mut gaps);
+        let hour = self.now_ns / HOUR_NS;
+        if ended || seen.stacks_hour.is_none_or(|before| before < hour) {
+            let metric = match ended {
+                true => v1::StackMetric::Peak,
+                false => v1::StackMetric::Live,
+            };
+            let stacks = self.daemon.stacks(pid, metric, STACKS).await;
+            match stacks {
+                Ok(stacks) if is_it(&stacks.process) => {
+                    made.extend(rows::stacks(&origin, &stacks, process, ended));
+                }
+                Ok(_) => gaps.push(forgotten(StackRow::TABLE.name)),
+                // A process without stacks has other rows.
+                Err(DaemonError::Refused { source, .. }) => {
+                    tracing::debug!(pid, error = source.message(), "stacks");
+                }
+                Err(error) => return Err(error),
+            }
+            seen.stacks_hour = Some(hour);
+        }
+        seen.ended = ended;
+        Ok((made, gaps))
+    }
+
+    /// Processes that the archive knows and that are not listed any more.
+    fn forgotten(&mut self) {
+        let listed: BTreeSet<String> = self
+            .processes
+            .keys()
+            .map(|handle| key(self.epoch, *handle))
+            .collect();
+        let known = std::mem::take(&mut self.batch.cursor.processes);
+        for (name, seen) in known {
+            if listed.contains(&name) {
+                self.batch.cursor.processes.insert(name, seen);
+            } else if !seen.ended {
+                self.gap(
+                    &Gap {
+                        object: Some(format!("process {name}")),
+                        ..forgotten("peaks")
+                    },
+                    None,
+                );
+            }
+        }
+    }
+
+    /// Snapshots that the daemon took by itself.
+    async fn snapshots(&mut self) -> Result<(), DaemonError> {
+        let kept = self.daemon.kept().await?;
+        let listed: BTreeSet<(u64, u64)> = kept
+            .iter()
+            .map(|it| (it.snapshot, it.time_unix_ns))
+            .collect();
+        self.batch.cursor.snapshots.retain(|it| listed.contains(it));
+        let mut bytes = 0;
+        for kept in kept {
+            let number = (kept.snapshot, kept.time_unix_ns);
+            if self.batch.cursor.snapshots.contains(&number) {
+                continue;
+            }
+            let fits = kept.bytes <= SNAPSHOT_BYTES;
+            if fits && bytes + kept.bytes > SNAPSHOT_BYTES {
+                self.batch.more = true;
+                break;
+            }
+            let process = self.process_at(&kept);
+            let content = match fits {
+                true => match self.daemon.content(kept.snapshot, kept.bytes).await {
+                    Ok(content) => Some(content),
+                    Err(error) if error.is_not_found() => {
+                        self.gap(&forgotten(SnapshotRow::TABLE.name), None);
+                        continue;
+                    }
+                    Err(error @ DaemonError::Refused { .. }) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "a snapshot");
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+                false => {
+                    let gap = Gap {
+                        of_table: SnapshotRow::TABLE.name.to_owned(),
+                        reason: "too_large",
+                        numbers: (Some(kept.snapshot), Some(kept.snapshot)),
+                        ..Gap::default()
+                    };
+                    self.gap(&gap, None);
+                    None
+                }
+            };
+            bytes += content.as_ref().map_or(0, |content| content.len() as u64);
+            let row = rows::snapshot(&self.origin(self.epoch), &kept, content, Some(&process));
+            self.batch.rows.push(row);
+            self.batch.cursor.snapshots.insert(number);
+        }
+        Ok(())
+    }
+
+    /// The process of a snapshot: the one that had its number then, as far as it is listed.
+    fn process_at(&self, kept: &v1::KeptSnapshot) -> v1::Process {
+        let of_pid = |process: &&v1::Process| {
+            let facts = process.facts.as_ref();
+            facts.is_some_and(|it| it.pid == kept.pid && it.comm == kept.comm && it.uid == kept.uid)
+        };
+        let mut found = self.processes.values().filter(of_pid);
+        match (found.next(), found.next()) {
+            (Some(only), None) => only.clone(),
+            // With several of them, or none, nothing but what the daemon wrote beside the snapshot is sure.
+            _ => v1::Process {
+                facts: Some(v1::ProcessFacts {
+                    pid: kept.pid,
+                    comm: kept.comm.clone(),
+                    ..v1::ProcessFacts::default()
+                }),
+                ..v1::Process::default()
+            },
+        }
+    }
+}
+
+fn forgotten(table: &str) -> Gap {
+    Gap {
+        of_table: table.to_owned(),
+        reason: "forgotten",
+        ..Gap::default()
+    }
+}
+
+/// The steps that end after the last one that is written.
+fn new_steps(
+    origin: &Origin<'_>,
+    answer: &v1::StepsResponse,
+    process: &v1::Process,
+    seen: &mut Seen,
+    made: &mut Vec<Row>,
+    gaps: &mut Vec<Gap>,
+) {
+    let source = answer.summary.as_ref().map_or(0, |it| it.source);
+    let told = v1::StepSource::try_from(source).unwrap_or_default();
+    let unix = |boot_ns: u64| {
+        let ago = answer.as_of_boot_ns.saturating_sub(boot_ns);
+        answer.as_of.saturating_sub(ago)
+    };
+    let before = seen.clone();
+    let gap = |reason, first: &v1::StepRow, missing, numbers| Gap {
+        of_table: StepRow::TABLE.name.to_owned(),
+        reason,
+        missing,
+        time_ns: (unix(before.steps_to_ns), unix(first.from_boot_ns)),
+        numbers,
+        ..Gap::default()
+    };
+    let later = answer
+        .rows
+        .iter()
+        .filter(|row| row.to_boot_ns > before.steps_to_ns);
+    let mut is_first = true;
+    for row in later {
+        // Where a better sign of steps was found, they are counted anew, and one may begin in what is written already.
+        if row.from_boot_ns < before.steps_to_ns {
+            gaps.push(gap(
+                "renumbered",
+                row,
+                Some(1),
+                (Some(row.step), Some(row.step)),
+            ));
+            continue;
+        }
+        if is_first && before.steps_to_ns > 0 && row.from_boot_ns > before.steps_to_ns {
+            let same = before.step_source == source && row.step > before.step + 1;
+            if same {
+                let numbers = (Some(before.step + 1), Some(row.step - 1));
+                gaps.push(gap(
+                    "forgotten",
+                    row,
+                    Some(row.step - before.step - 1),
+                    numbers,
+                ));
+            }
+        }
+        if is_first && before.steps_to_ns == 0 && row.step > 1 {
+            gaps.push(gap(
+                "forgotten",
+                row,
+                Some(row.step - 1),
+                (Some(1), Some(row.step - 1)),
+            ));
+        }
+        is_first = false;
+        made.push(rows::step(
+            origin,
+            row,
+            told,
+            Some(process),
+            unix(row.to_boot_ns),
+        ));
+        seen.steps_to_ns = seen.steps_to_ns.max(row.to_boot_ns);
+        seen.step = row.step;
+        seen.step_source = source;
+    }
+}

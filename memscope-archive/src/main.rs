@@ -1,0 +1,218 @@
+//! memscope-archive: writes what memscoped knows into a directory or an object store, as Parquet.
+//!
+//! Owns: asking memscoped, the spool, and the upload. Refuses: what the columns mean (`memscope-archive-rows`), and anything that needs a right:
+//! it is a client of memscoped like others, and runs as a user of its own.
+
+mod batch;
+mod closing;
+mod cursor;
+mod daemon;
+mod disk;
+mod ear;
+mod node;
+mod options;
+mod spool;
+mod store;
+mod upload;
+
+use anyhow::{Context as _, Result};
+use batch::Ears;
+use clap::{CommandFactory as _, Parser as _};
+use closing::{Shared, lock};
+use cursor::Cursor;
+use daemon::Daemon;
+use ear::{Ear, MOST_EVENTS};
+use memscope_archive_rows::rows::Node;
+use memscope_pages::Section;
+use options::{Events, Options};
+use std::error::Error;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::Store;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+/// Kinds of events that are always archived, in a table of their own.
+const ALERTS: &[&str] = &["finding"];
+/// How long the last upload may take when the program is told to end.
+const LAST_UPLOAD: Duration = Duration::from_secs(5);
+
+fn main() -> Result<ExitCode> {
+    if let Some(ended) = memscope_pages::asked(Options::command, Section::Daemons) {
+        return Ok(ended);
+    }
+    archive(Options::parse()).map(|()| ExitCode::SUCCESS)
+}
+
+#[tokio::main]
+async fn archive(options: Options) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MEMSCOPE_LOG")
+        .unwrap_or_else(|_| "warn,memscope_archive=info".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    // The HTTP client has no TLS of its own choice. If there is a provider already, it is this one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let store = Store::open(&options.to)?;
+    let node = node::node(options.node.as_deref())?;
+    if options.check {
+        return check(&options, &store, &node).await;
+    }
+    run(&options, store, node).await
+}
+
+/// Sees whether everything is in place.
+async fn check(options: &Options, store: &Store, node: &Node) -> Result<()> {
+    let daemon = Daemon::connect(&options.socket).await?;
+    let status = daemon.status().await?;
+    let listed = daemon.list().await?.len();
+    println!(
+        "memscoped {} answers, and shows {listed} processes",
+        status.version
+    );
+    if status.totals_left_out {
+        println!("it does not show the processes of other users: see its setting --see-all-user");
+    }
+    let name = memscope_archive_rows::encoded(&node.name);
+    store
+        .try_it(&name)
+        .await
+        .with_context(|| format!("{} does not take a small object", store.url))?;
+    println!("{} takes objects", store.url);
+    Ok(())
+}
+
+async fn run(options: &Options, store: Store, node: Node) -> Result<()> {
+    let limit = options.spool_mib << 20;
+    let (spool, cursor) = spool::Spool::open(&options.spool, limit, disk::Disk::default())
+        .context("the spool cannot be used")?;
+    tracing::info!(
+        to = store.url,
+        spool = %options.spool.display(),
+        waiting = spool.files(),
+        "the archive begins"
+    );
+    let spool: Arc<Shared> = Arc::new(Mutex::new(spool));
+    let closed = Arc::new(Notify::new());
+    let alerts = Ear::new(ALERTS, MOST_EVENTS);
+    let events = (options.events == Events::All).then(|| Ear::new(&[], MOST_EVENTS));
+    for ear in [Some(&alerts), events.as_ref()].into_iter().flatten() {
+        tokio::spawn(Arc::clone(ear).listen(options.socket.clone()));
+    }
+    let uploads = upload::for_ever(Arc::clone(&spool), store.clone(), Arc::clone(&closed));
+    let uploads = tokio::spawn(uploads);
+    let mut archive = Archive {
+        options,
+        node,
+        spool: Arc::clone(&spool),
+        cursor,
+        alerts,
+        events,
+        problem: None,
+    };
+    let mut terminate = signal(SignalKind::terminate()).context("no signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("no signals")?;
+    let mut ticks = tokio::time::interval(Duration::from_secs(options.every));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let filling = archive.events.as_ref().unwrap_or(&archive.alerts);
+    let filling = Arc::clone(&filling.filling);
+    loop {
+        let ends = tokio::select! {
+            _ = ticks.tick() => false,
+            () = filling.notified() => false,
+            _ = terminate.recv() => true,
+            _ = interrupt.recv() => true,
+        };
+        while archive.batch().await {
+            closed.notify_one();
+        }
+        closed.notify_one();
+        if ends {
+            break;
+        }
+    }
+    // What is not uploaded now waits in the spool.
+    uploads.abort();
+    let _ = uploads.await;
+    lock(&spool).not_uploaded();
+    let last = async { while upload::one(&spool, &store).await.is_ok_and(|more| more) {} };
+    let _ = tokio::time::timeout(LAST_UPLOAD, last).await;
+    tracing::info!(waiting = lock(&spool).files(), "the archive ends");
+    Ok(())
+}
+
+/// What batches are made of.
+struct Archive<'a> {
+    options: &'a Options,
+    node: Node,
+    spool: Arc<Shared>,
+    cursor: Cursor,
+    alerts: Arc<Ear>,
+    events: Option<Arc<Ear>>,
+    /// Why the last batch was not closed, so that it is told once.
+    problem: Option<String>,
+}
+
+impl Archive<'_> {
+    /// Makes and closes a batch. Whether there is more already. A failure is told; what was not written is asked for again.
+    async fn batch(&mut self) -> bool {
+        match self.try_batch().await {
+            Ok(more) => {
+                if self.problem.take().is_some() {
+                    tracing::info!("batches are closed again");
+                }
+                more
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                if self.problem.as_ref() != Some(&text) {
+                    let error: &(dyn Error + 'static) = error.as_ref();
+                    tracing::warn!(error, "no batch is closed; it is tried again");
+                }
+                self.problem = Some(text);
+                false
+            }
+        }
+    }
+
+    async fn try_batch(&mut self) -> Result<bool> {
+        let ears = Ears {
+            alerts: self.alerts.heard(),
+            events: self.events.as_ref().map(|ear| ear.heard()),
+        };
+        let daemon = Daemon::connect(&self.options.socket).await?;
+        let number = lock(&self.spool).next_batch();
+        let mut batch = batch::make(&daemon, &self.node, number, &self.cursor, &ears).await?;
+        if batch.rows.is_empty() && batch.cursor == self.cursor {
+            self.written(&ears);
+            return Ok(false);
+        }
+        let cluster = self.options.cluster.clone();
+        let (spool, node) = (Arc::clone(&self.spool), self.node.clone());
+        // Compressing and flushing take their time, and events must be heard meanwhile.
+        let closed = tokio::task::spawn_blocking(move || {
+            let result = closing::close(&spool, &node, &cluster, &mut batch);
+            (result, batch)
+        });
+        let (result, batch) = closed.await.context("closing a batch failed")?;
+        // A batch that is in the spool counts, even if something of what comes after it failed.
+        if lock(&self.spool).next_batch() > number {
+            self.cursor = batch.cursor;
+            self.written(&ears);
+        }
+        let rows = result?;
+        tracing::debug!(number, rows, "a batch is closed");
+        Ok(batch.more)
+    }
+
+    fn written(&self, ears: &Ears) {
+        self.alerts.written(&ears.alerts);
+        if let (Some(ear), Some(heard)) = (&self.events, &ears.events) {
+            ear.written(heard);
+        }
+    }
+}

@@ -487,7 +487,7 @@ fn killed_at_random_moments_it_writes_everything_once() {
     // Numbers of a generator that is the same in each run.
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let mut killed_with_batches = 0;
-    for _ in 0..30 {
+    for _ in 0..12 {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -496,7 +496,7 @@ fn killed_at_random_moments_it_writes_everything_once() {
         running.kill();
         killed_with_batches += usize::from(!places(&archive).is_empty());
     }
-    assert!(killed_with_batches > 10, "{killed_with_batches}");
+    assert!(killed_with_batches > 3, "{killed_with_batches}");
     let running = Archive::start(&daemon, &to, &spool, &["--events", "all"]);
     torch.hear();
     torch.ask("train 3");
@@ -548,7 +548,7 @@ fn killed_at_random_moments_it_writes_everything_once() {
         );
         gaps.push((from, to));
     }
-    assert!(!gaps.is_empty(), "it was killed thirty times");
+    assert!(!gaps.is_empty(), "it was killed often");
     let missing = |next: u64| !gaps.iter().any(|(from, to)| (*from..=*to).contains(&next));
     let (first, last) = (*numbers.first().unwrap(), *numbers.last().unwrap());
     let mut heard = BTreeSet::new();

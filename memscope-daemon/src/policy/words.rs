@@ -271,11 +271,13 @@ fn users(users: Option<Users>) -> Result<Vec<u32>, String> {
     if all.is_empty() {
         return Err("user: the list is empty — leave it out".to_owned());
     }
-    let number = |user: User| match user {
+    let number = |user: User| {
+        match user {
         User::Number(number) => Ok(number),
         User::Name(name) => users::uid(&name).ok_or_else(|| {
             format!("user {name:?} is not known on this machine — a number works as well, such as user = 1000")
         }),
+    }
     };
     all.into_iter().map(number).collect()
 }

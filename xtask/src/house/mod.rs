@@ -104,7 +104,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/metrics", &["proto"]),
     ("crates/otlp", &["metrics", "proto", "units"]),
     ("crates/archive", &["proto", "units"]),
-    ("memscope-archive", &["archive-rows", "pages", "proto", "service"]),
+    (
+        "memscope-archive",
+        &["archive-rows", "pages", "proto", "service"],
+    ),
     ("crates/structure", &["memory"]),
     ("crates/heap", &["memory", "python"]),
     ("crates/owners", &[]),

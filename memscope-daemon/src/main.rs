@@ -393,6 +393,13 @@ async fn metrics_at(address: std::net::SocketAddr, for_everybody: bool) -> Resul
 }
 
 async fn serve_live(config: &Config) -> Result<Ending> {
+    // The programs in the kernel know processes by the machine's own ids. With others every probe would be in place, and see nothing.
+    if memscope_site::process::in_initial_pid_namespace() == Some(false) {
+        bail!(
+            "memscoped was started in a pid namespace of its own, as in a container without the machine's, and would see no event \
+             — start it on the machine itself, or in a container with --pid=host (hostPID: true)"
+        );
+    }
     // Even if an upgrade has replaced the program on the disk, this one is started.
     memscope_memory::reader::use_readers("/proc/self/exe".into());
     let socket = Listener::bind(&ListenOptions::new(&config.socket))?;

@@ -13,6 +13,17 @@ use memscope_tests::{
     eventually, executable, find, json, library, number, scratch, sim, tool, until,
 };
 
+/// There every probe would be in place, and see nothing.
+#[test]
+fn in_a_pid_namespace_of_its_own_it_does_not_start() {
+    let prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut daemon = Daemon::launch(&prefix, &[]);
+    let status = daemon.wait();
+    assert!(!status.success(), "{status}");
+    let log = daemon.log();
+    assert!(log.contains("--pid=host"), "{log}");
+}
+
 #[test]
 fn processes_that_cannot_be_attached() {
     let daemon = Daemon::start();

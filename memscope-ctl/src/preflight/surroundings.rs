@@ -28,9 +28,9 @@ fn pid_namespace(machine: &Machine) -> Check {
     }
     Check::new(
         "pid-namespace",
-        Status::Warn,
+        Status::Fail,
         "another than the machine's",
-        "processes outside of it cannot be seen, and pids mean those in here",
+        "memscoped does not start in it: the kernel knows processes by the machine's ids",
     )
     .todo("start memscoped on the host, or in a container with --pid=host (hostPID: true)")
 }

@@ -95,12 +95,11 @@ fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitC
         return std::process::ExitCode::from(WRONG_SETTINGS);
     }
     match file {
-        Some((path, count)) => println!(
-            "{}: {}, {}, no mistake",
-            path.display(),
-            counted(count, "setting", "settings"),
-            entries(&config.policy)
-        ),
+        Some((path, count)) => {
+            let mut parts = vec![counted(count, "setting", "settings")];
+            parts.extend((!config.policy.entries.is_empty()).then(|| entries(&config.policy)));
+            println!("{}: {}, no mistake", path.display(), parts.join(", "));
+        }
         None => println!(
             "no configuration file is read ({} is not there, or none is wanted)",
             settings::USUAL

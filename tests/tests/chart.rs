@@ -151,7 +151,11 @@ fn memscoped_takes_the_settings() {
         "retention": 60,
         "snapshot-when": ["allocated > 70GiB", "growth > 2GiB in 10m"],
         "memory": "1GiB",
-    }});
+    }, "attach": [
+        {"name": "training", "namespace": ["team-a", "ml-*"], "pod-labels": {"app.kubernetes.io/name": "llama-*"}, "stack-budget": 5},
+        {"user": 1000, "launches": true, "level": "blocks"},
+        {"level": "segments"},
+    ], "paths": {"podVolumes": "/var/lib/kubelet/pods"}});
     let made = rendered(&values).unwrap();
     let manifest = made["rendered"]["memscope/templates/configmap.yaml"]
         .as_str()
@@ -180,8 +184,13 @@ fn memscoped_takes_the_settings() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // Four of ours, and four that the chart adds.
-    assert!(said.contains("8 settings, no mistake"), "{said}");
+    // Four of ours, and five that the chart adds.
+    assert!(
+        said.contains("9 settings, 3 entries [[attach]], no mistake"),
+        "{said}"
+    );
+    let daemon = made["rendered"]["memscope/templates/daemonset.yaml"].as_str();
+    assert!(daemon.unwrap().contains("path: /var/lib/kubelet/pods"));
 }
 
 #[test]

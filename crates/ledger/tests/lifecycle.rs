@@ -159,11 +159,8 @@ fn ended_processes_are_forgotten_early_where_there_are_many() {
         ended_bytes: 0,
         ..LedgerConfig::default()
     });
-    one.apply(&event(
-        P,
-        SECOND,
-        Body::Attached(facts(42, Level::Blocks, true)),
-    ));
+    let late = facts(42, Level::Blocks, false);
+    one.apply(&event(P, SECOND, Body::Attached(late)));
     one.apply(&event(P, SECOND, Body::Exited));
     assert_eq!(one.expire(2 * SECOND), vec![]);
     Met {
@@ -174,6 +171,37 @@ fn ended_processes_are_forgotten_early_where_there_are_many() {
         test: "ended_processes_are_forgotten_early_where_there_are_many",
     }
     .is_told();
+}
+
+/// A rule for many processes also follows shells, of which nobody will ask.
+#[test]
+fn nothing_is_kept_of_what_never_used_a_device() {
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    let [shell, trainer, late] = [1, 2, 3].map(ProcessHandle);
+    for (process, from_start) in [(shell, true), (trainer, true), (late, false)] {
+        let facts = facts(40 + process.0, Level::Trace, from_start);
+        ledger.apply(&event(process, SECOND, Body::Attached(facts)));
+    }
+    let waits = |ledger: &Ledger, process| {
+        let all = ledger.processes();
+        all.iter()
+            .any(|one| one.handle == process && one.waits_for_device)
+    };
+    assert!(waits(&ledger, shell) && waits(&ledger, trainer) && !waits(&ledger, late));
+    let placed = Placement {
+        sites: 40,
+        libraries: vec!["/usr/lib/libcuda.so.1".to_owned()],
+        ..Placement::default()
+    };
+    ledger.apply(&event(trainer, SECOND, Body::Placed(Box::new(placed))));
+    // Its library is gone again, and what it did with it counts all the same.
+    ledger.apply(&event(trainer, SECOND, Body::Placed(Box::default())));
+    assert!(!waits(&ledger, trainer));
+    assert_eq!(ledger.expire(2 * SECOND), [], "all of them run");
+    for process in [shell, trainer, late] {
+        ledger.apply(&event(process, 2 * SECOND, Body::Exited));
+    }
+    assert_eq!(ledger.expire(2 * SECOND), [shell]);
 }
 
 #[test]

@@ -422,6 +422,7 @@ impl Process {
         self.facts.from_start
             && self.placement.sites == 0
             && self.vendor.is_none()
+            && !self.pool.seen()
             && self.facts.level != Some(Level::Read)
     }
 

@@ -18,6 +18,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $settings := deepCopy .Values.settings }}
 {{- $_ := set $settings "state-dir" "/var/lib/memscope" }}
 {{- $_ := set $settings "pod-logs" "/var/log/pods" }}
+{{- if .Values.paths.podVolumes }}
+{{- $_ := set $settings "pod-volumes" "/var/lib/kubelet/pods" }}
+{{- end }}
 {{- if .Values.metrics.enabled }}
 {{- $_ := set $settings "metrics" (printf "0.0.0.0:%d" (int .Values.metrics.port)) }}
 {{- $_ := set $settings "metrics-for-everybody" true }}
@@ -25,5 +28,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* Numbers of values are floating-point ones to Helm; in JSON they look as TOML wants them, and so does the rest. */}}
 {{- range $name, $value := $settings }}
 {{ $name }} = {{ toJson $value }}
+{{- end }}
+{{- range .Values.attach }}
+[[attach]]
+{{- range $name, $value := . }}
+{{- if kindIs "map" $value }}
+{{- range $key, $pattern := $value }}
+{{ $name }}.{{ toJson $key }} = {{ toJson $pattern }}
+{{- end }}
+{{- else }}
+{{ $name }} = {{ toJson $value }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -79,7 +79,8 @@ fn assert_has(answer: &Answer, words: &str) {
 #[test]
 fn five_hundred_nodes_of_which_many_are_not_well() {
     let nodes = five_hundred();
-    let (answer, memory) = nodes.ask(1024, &["--timeout", "10s", "ps"]);
+    // All nodes are threads of this process, which a busy machine may keep waiting for seconds.
+    let (answer, memory) = nodes.ask(1024, &["--timeout", "30s", "ps"]);
     assert_eq!(answer.code, 7, "{}{}", answer.out, answer.err);
     for (first, count) in [(1000, 425), (5000, 19)] {
         for pid in first..first + count {
@@ -103,7 +104,7 @@ fn five_hundred_nodes_of_which_many_are_not_well() {
         &answer,
         "an answer that is too large 4 (liar0, liar1, liar2, liar4)",
     );
-    assert_has(&answer, "no answer within 10 s 7 (");
+    assert_has(&answer, "no answer within 30 s 7 (");
     println!("the program took at most {memory} KiB");
     assert!(memory > 0 && memory < MEMORY, "{memory} KiB");
 }

@@ -31,7 +31,7 @@ pub struct Batch {
 /// What was heard of events.
 #[derive(Clone, Debug, Default)]
 pub struct Ears {
-    /// Findings.
+    /// What was heard of findings alone.
     pub alerts: ear::Heard,
     /// All events, where they are wanted.
     pub events: Option<ear::Heard>,
@@ -156,7 +156,7 @@ impl Maker<'_> {
         })
     }
 
-    /// Findings.
+    /// Adds a row for each finding that is new, or is no longer told as it was.
     fn alerts(&mut self, heard: &ear::Heard) {
         let mut cursor = self.batch.cursor.alerts.clone();
         for sound in &heard.sounds {
@@ -257,14 +257,7 @@ impl Maker<'_> {
                     numbers: (Some(from), Some(id.sequence - 1)),
                     ..Gap::default()
                 };
-                let process = self.process_of(event);
-                let origin = self.origin(id.epoch);
-                let row = rows::gap(
-                    &origin,
-                    &gap,
-                    process.as_ref().filter(|_| false),
-                    self.now_ns,
-                );
+                let row = rows::gap(&self.origin(id.epoch), &gap, None, self.now_ns);
                 self.batch.rows.push(row);
             }
         }

@@ -22,7 +22,7 @@ pub enum Sound {
     Event(Box<v1::Event>),
     /// Events that found no room here.
     NoRoom {
-        /// How many.
+        /// Number of events that were dropped.
         count: u64,
         /// Their first number.
         first: u64,

@@ -71,7 +71,7 @@ pub enum SpoolError {
 pub struct NewFile {
     /// Its path within the archive.
     pub object: String,
-    /// Its table.
+    /// Name of the table that its rows belong to.
     pub table: String,
     /// How many rows it has.
     pub rows: u64,
@@ -86,7 +86,7 @@ pub struct Entry {
     pub file: String,
     /// Its path within the archive.
     pub object: String,
-    /// Its table.
+    /// Name of the table that its rows belong to.
     pub table: String,
     /// How many rows it has.
     pub rows: u64,

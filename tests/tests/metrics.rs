@@ -5,8 +5,8 @@
 
 use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
-    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, device, eventually, number, root, scratch,
-    sim, until,
+    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, device, eventually, get, metrics_address,
+    number, root, scratch, sim, until,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,31 +17,6 @@ use std::time::Duration;
 
 const GIB: u64 = 1 << 30;
 const STEP_MS: u64 = 50;
-
-/// Asks for a path; gives the status line's number, the headers and the body.
-fn get(address: &str, path: &str) -> Result<(u16, String, String), std::io::Error> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(SHORT))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Ok((code.unwrap_or(0), head.to_owned(), body.to_owned()))
-}
-
-/// Where a daemon's log says that its metrics are.
-fn address_of(daemon: &Daemon) -> String {
-    until(SHORT, "the daemon says where its metrics are", || {
-        let log = daemon.log();
-        let line = log.lines().find(|line| line.contains("metrics are at"))?;
-        let at = line.split("address=").nth(1)?;
-        Some(at.split_whitespace().next()?.to_owned())
-    })
-}
 
 /// A daemon with metrics, on a machine with one device of 16 GiB of which this much is used.
 fn daemon(used: u64, folder: &TempDir, arguments: &[&str]) -> Daemon {
@@ -85,7 +60,7 @@ fn of<'a>(samples: &'a BTreeMap<String, f64>, name: &str, pid: u32) -> Option<(&
 fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
     let folder = scratch();
     let daemon = daemon(2 * GIB, &folder, &[]);
-    let address = address_of(&daemon);
+    let address = metrics_address(&daemon);
     let mut torch = Torch::start(&[
         ("RANK", "3"),
         ("LOCAL_RANK", "1"),
@@ -193,7 +168,7 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
 fn the_door_of_metrics_opens_for_metrics_only() {
     let folder = scratch();
     let daemon = daemon(GIB, &folder, &[]);
-    let address = address_of(&daemon);
+    let address = metrics_address(&daemon);
     for (path, code) in [
         ("/metrics", 200),
         ("/", 404),
@@ -366,8 +341,8 @@ fn prometheus_raises_the_alert_of_a_planted_leak_with_its_line() {
     let daemon = daemon(15 * GIB, &folder, &[]);
     let without_journal = Daemon::with(&["--metrics", "127.0.0.1:0", "--journal-mib", "0"]);
     let targets = [
-        address_of(&daemon),
-        address_of(&without_journal),
+        metrics_address(&daemon),
+        metrics_address(&without_journal),
         "127.0.0.1:1".to_owned(),
     ];
     std::fs::write(

@@ -5,12 +5,12 @@
 
 use memscope_tests::certificates::Authority;
 use memscope_tests::{
-    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, eventually, json, number, root, scratch,
-    sim, until, workload_line,
+    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, eventually, json, metrics_of, number,
+    root, scratch, sim, until, workload_line,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -163,29 +163,9 @@ impl Record {
     }
 }
 
-/// The daemon's metrics as it hands them out.
-fn fetched(daemon: &Daemon) -> String {
-    let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("metrics are at"));
-    let address = line.unwrap().split("address=").nth(1).unwrap();
-    let address = address.split_whitespace().next().unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(SHORT)).unwrap();
-    write!(
-        stream,
-        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    assert!(head.contains(" 200 "), "{head}");
-    body.to_owned()
-}
-
 /// A number that the daemon counts of what it sends.
 fn counted(daemon: &Daemon, series: &str) -> f64 {
-    let text = fetched(daemon);
+    let text = metrics_of(daemon);
     let line = text.lines().find_map(|line| line.strip_prefix(series));
     line.unwrap_or_else(|| panic!("no {series} in {text}"))
         .trim()
@@ -232,8 +212,8 @@ fn set(samples: &Value) -> BTreeSet<Series> {
     all.collect()
 }
 
-/// What Prometheus would have of the daemon's own text by way of a collector: the same names and values, with labels that come from
-/// attributes.
+/// What Prometheus would have of the daemon's own text by way of a collector: the same names and values. The labels come from the
+/// attributes of the data points.
 fn by_way_of_a_collector(own: BTreeSet<Series>) -> BTreeSet<Series> {
     let conventions = conventions();
     let translated = own.into_iter().map(|(name, labels, value)| {
@@ -310,7 +290,7 @@ fn everything_is_what_prometheus_is_told(protocol: Protocol) {
     torch.ask("oom 2");
     torch.ask("leak 200 1500000 5");
     eventually("the leak is among the metrics", || {
-        fetched(&daemon).contains("memscope_finding_live_bytes{")
+        metrics_of(&daemon).contains("memscope_finding_live_bytes{")
     });
     // A request and a text are of the same moment if the text was fetched within the second that numbers are kept for. All of them, and
     // nothing else, must be in both then.
@@ -324,7 +304,7 @@ fn everything_is_what_prometheus_is_told(protocol: Protocol) {
     let deadline = Instant::now() + LONG;
     let (same, own) = loop {
         let request = receiver.last_metrics().unwrap();
-        let text = fetched(&daemon);
+        let text = metrics_of(&daemon);
         let own = by_way_of_a_collector(set(&receiver.parsed(&text)));
         let sent: BTreeSet<Series> = set(&request["prometheus"]).into_iter().map(ratio).collect();
         if own == sent {
@@ -758,7 +738,7 @@ fn headers_are_sent_and_shown_to_nobody() {
             daemon.log(),
             daemon.json(&["status"]).to_string(),
             String::from_utf8_lossy(&command_line).into_owned(),
-            fetched(&daemon),
+            metrics_of(&daemon),
         ] {
             assert!(!shown.contains("k3y"), "{shown}");
         }

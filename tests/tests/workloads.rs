@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Daemon, LONG, SHORT, TempDir, Value, eventually, number, root, scratch, sim, until,
+    Daemon, LONG, TempDir, Value, eventually, metrics_of, number, root, scratch, sim, until,
 };
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -341,32 +341,6 @@ fn each_step_of_a_job_is_attached_by_itself_and_has_its_names() {
         let (_, said, _) = asked(ask);
         said.trim().is_empty().then_some(())
     });
-}
-
-/// What the daemon hands out at its address for metrics.
-fn metrics_of(daemon: &Daemon) -> String {
-    use std::io::{Read, Write};
-    let address = until(SHORT, "the daemon says where its metrics are", || {
-        let log = daemon.log();
-        let line = log.lines().find(|line| line.contains("metrics are at"))?;
-        Some(
-            line.split("address=")
-                .nth(1)?
-                .split_whitespace()
-                .next()?
-                .to_owned(),
-        )
-    });
-    let mut stream = std::net::TcpStream::connect(&address).unwrap();
-    stream.set_read_timeout(Some(SHORT)).unwrap();
-    write!(
-        stream,
-        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a table and a column are, and the macro that makes both from one description.
 
-/// Version of all tables. It is in the path of each file and in each row. A new column does not change it; a column that goes or gets another
-/// meaning does.
+/// Version of all tables. It is in the path of each file and in each row. A new column does not change it. It changes when a column is
+/// removed, or gets another meaning.
 pub const VERSION: i64 = 1;
 
 /// A moment, microseconds since 1970 in UTC.

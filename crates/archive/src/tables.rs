@@ -199,7 +199,7 @@ table! {
 table! {
     /// Allocations that failed because a device was full, as the framework reported them: those between two looks of the archive.
     OomRow "ooms" {
-        /// How many.
+        /// Number of allocations that failed in that time.
         count: i64,
         /// When the archive had looked before. Null: it had not.
         since: Time,

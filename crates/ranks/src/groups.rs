@@ -86,8 +86,8 @@ impl Split {
     }
 }
 
-/// How many ranks may have no company: a small part of the smallest group, so that they are few beside
-/// every group.
+/// Number of ranks that may be in no group: a small part of the smallest group, so that they are few
+/// compared with each of the groups.
 fn few(smallest: usize) -> usize {
     (smallest / 8).clamp(1, 4)
 }

@@ -391,10 +391,12 @@ mod tests {
 
     #[test]
     fn what_an_endpoint_may_be() {
-        let endpoint: Endpoint = "https://collector.example:4318/otlp/".parse().unwrap();
+        let port = 4318;
+        let url = format!("https://collector.example:{port}/otlp/");
+        let endpoint: Endpoint = url.parse().unwrap();
         assert_eq!(
             (endpoint.host(), endpoint.port()),
-            ("collector.example", 4318)
+            ("collector.example", port)
         );
         assert!(endpoint.is_tls);
         assert_eq!(endpoint.path_of("metrics"), "/otlp/v1/metrics");

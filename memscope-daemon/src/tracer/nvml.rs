@@ -401,16 +401,16 @@ mod tests {
             "either number"
         );
 
+        // Of the other device it is not told who runs there.
+        let mut half = runs.clone();
+        half[0].runs = None;
+        assert_eq!(names(&half, Some("0"), false), [None]);
+        assert_eq!(told(&half, None, false).runs_on, RunsOn::default());
+
         // The one that it named is certain all the same.
         let runs = [running(two[0].clone()), two[1].clone()];
         let named = some(&["GPU-aa22"])[0].clone();
         assert_eq!(names(&runs, Some("GPU-aa22,0"), false), [named, None]);
-
-        // Of the other device it is not told who runs there.
-        let mut half = runs;
-        half[0].runs = None;
-        assert_eq!(names(&half, Some("0"), false), [None]);
-        assert_eq!(told(&half, None, false).runs_on, RunsOn::default());
     }
 
     #[test]

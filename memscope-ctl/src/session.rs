@@ -33,11 +33,13 @@ pub(crate) struct Global {
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "recording")]
     pub(crate) connect: Option<Address>,
 
-    /// Ask many nodes at once, and show one table of all: FILE, - for standard input, dns:NAME:PORT, or slurm:JOB:PORT.
+    /// Ask many nodes at once, and show one table of all: FILE, - for standard input, dns:NAME:PORT, slurm:JOB:PORT, or
+    /// k8s:NAMESPACE/SERVICE:PORT.
     ///
     /// FILE has an address a line: unix:PATH, HOST:PORT, or recording:PATH; before it a name may stand, which the tables show. Blank
     /// lines and those that begin with # are skipped. Of dns:NAME:PORT all addresses are asked that the name has, of slurm:JOB:PORT the nodes on which the job
-    /// runs.
+    /// runs, and of k8s:NAMESPACE/SERVICE:PORT all endpoints that kubectl tells of a service of Kubernetes, by their nodes' names (without
+    /// NAMESPACE in kubectl's own, without PORT at the service's only one).
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE", conflicts_with_all = ["connect", "recording"])]
     pub(crate) fleet: Option<String>,
 

@@ -364,20 +364,7 @@ fn few_ranks_are_shown_and_not_judged() {
 fn a_list_from_standard_input_and_a_bad_one() {
     let server = common::Server::start(one(7));
     let run = |args: &[&str], list: &str| {
-        use std::io::Write;
-        let mut child = common::command(&server.socket(), args)
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(list.as_bytes())
-            .unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = memscope_tests::piped(&mut common::command(&server.socket(), args), list);
         (
             output.status.code(),
             String::from_utf8(output.stdout).unwrap(),

@@ -8,7 +8,8 @@ use common::{Answer, Server, command, run};
 use memscope_rpc::fake::{self, FakeDaemon};
 use memscope_rpc::{Door, Doors, ListenOptions, Listener, ServeOptions, Tls, TlsFiles, serve};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An authority, and the files of a client's certificate from it.
@@ -154,34 +155,41 @@ fn a_fleet_of_sockets_hosts_and_names() {
     assert!(answer.out.contains(&row), "{}", answer.out);
 }
 
+/// Makes a program that does this, and gives the search path on which it comes first.
+fn stand_in(folder: &Path, program: &str, script: &str) -> String {
+    let file = folder.join(program);
+    std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+/// Asks the nodes of this fleet which processes they trace.
+fn asked(own: &Authority, path: &str, fleet: &str) -> Answer {
+    let mut command = command(&own.file("none"), &["--fleet", fleet, "ps"]);
+    command
+        .env("PATH", path)
+        .env("MEMSCOPE_TLS_CERT", own.file("client.pem"))
+        .env("MEMSCOPE_TLS_KEY", own.file("client.key"))
+        .env("MEMSCOPE_TLS_CA", own.file("ca.pem"));
+    run(command)
+}
+
 /// The nodes of a job are those that Slurm's programs name.
 #[test]
 fn the_nodes_of_a_job() {
-    use std::os::unix::fs::PermissionsExt;
     let case = Case::new();
     let folder = tempfile::tempdir().unwrap();
-    for (program, script) in [
-        ("squeue", "[ \"$3\" = 42 ] || exit 1\necho 'localhost'\n"),
-        ("scontrol", "[ \"$2\" = hostnames ] && echo \"$3\"\n"),
-    ] {
-        let path = folder.path().join(program);
-        std::fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let path = format!(
-        "{}:{}",
-        folder.path().display(),
-        std::env::var("PATH").unwrap()
+    stand_in(
+        folder.path(),
+        "squeue",
+        "[ \"$3\" = 42 ] || exit 1\necho 'localhost'",
     );
-    let ask = |nodes: &str| {
-        let mut command = command(&case.daemon.socket(), &["--fleet", nodes, "ps"]);
-        command
-            .env("PATH", &path)
-            .env("MEMSCOPE_TLS_CERT", case.authority.file("client.pem"))
-            .env("MEMSCOPE_TLS_KEY", case.authority.file("client.key"))
-            .env("MEMSCOPE_TLS_CA", case.authority.file("ca.pem"));
-        run(command)
-    };
+    let path = stand_in(
+        folder.path(),
+        "scontrol",
+        "[ \"$2\" = hostnames ] && echo \"$3\"",
+    );
+    let ask = |nodes: &str| asked(&case.authority, &path, nodes);
     let answer = ask(&format!("slurm:42:{}", case.port));
     assert_eq!(answer.code, 0, "{}", answer.err);
     assert!(answer.out.contains(" localhost"), "{}", answer.out);
@@ -257,4 +265,135 @@ fn who_is_not_trusted_learns_nothing() {
     );
     assert!(matches!(answer.code, 3 | 5), "{}", answer.err);
     assert_eq!(answer.out, "");
+}
+
+/// A slice as `kubectl get endpointslices -o json` prints it, of one endpoint of this machine.
+fn slice(node: &str, port: u16, ready: bool) -> serde_json::Value {
+    serde_json::json!({
+        "addressType": "IPv4",
+        "apiVersion": "discovery.k8s.io/v1",
+        "endpoints": [{
+            "addresses": ["127.0.0.1"],
+            "conditions": {"ready": ready, "serving": ready, "terminating": false},
+            "nodeName": node,
+            "targetRef": {"kind": "Pod", "name": format!("memscoped-{node}"), "namespace": "memscope", "uid": format!("uid-{node}")},
+            "zone": "rack-4"
+        }],
+        "kind": "EndpointSlice",
+        "metadata": {
+            "creationTimestamp": "2026-01-05T10:00:00Z",
+            "generation": 3,
+            "labels": {
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+                "kubernetes.io/service-name": "memscoped",
+                "service.kubernetes.io/headless": ""
+            },
+            "name": format!("memscoped-{port}"),
+            "namespace": "memscope",
+            "ownerReferences": [{"apiVersion": "v1", "controller": true, "kind": "Service", "name": "memscoped", "uid": "u"}],
+            "resourceVersion": "4242"
+        },
+        "ports": [{"name": "grpc", "port": port, "protocol": "TCP"}]
+    })
+}
+
+#[test]
+fn a_fleet_of_a_service_of_kubernetes() {
+    let daemon = Server::start(FakeDaemon::with([fake::process(7, 0)]));
+    let own = Authority::new();
+    let port = door(&own, "memscoped.memscope.svc", Arc::clone(&daemon.daemon));
+    // Nobody listens there any more.
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let folder = daemon.folder.path();
+    let items = [
+        slice("gpu-1", port, true),
+        slice("gpu-2\u{1b}[31m", closed, false),
+    ];
+    let list = serde_json::json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}});
+    std::fs::write(folder.join("list.json"), list.to_string()).unwrap();
+    // It notes how it was called.
+    let words = folder.join("words");
+    let kubectl = |script: &str| {
+        let note = format!("printf '%s\\n' \"$@\" > '{}'", words.display());
+        stand_in(folder, "kubectl", &format!("{note}\n{script}"))
+    };
+    let path = kubectl(&format!("cat '{}'", folder.join("list.json").display()));
+    let ask = |path: &str, fleet: &str| asked(&own, path, fleet);
+    let answer = ask(&path, "k8s:memscope/memscoped");
+    assert_eq!(answer.code, 7, "{}{}", answer.out, answer.err);
+    assert!(answer.out.contains(" gpu-1"), "{}", answer.out);
+    // Who is not ready is told of, and what its name has in it does nothing to the terminal.
+    let all = format!("{}{}", answer.out, answer.err);
+    assert!(
+        all.contains("1 node of 2 did not answer") && all.contains("gpu-2"),
+        "{all}"
+    );
+    assert!(!all.contains('\u{1b}'), "{all:?}");
+    let called = std::fs::read_to_string(&words).unwrap();
+    let called: Vec<&str> = called.lines().collect();
+    let expected = [
+        "get",
+        "endpointslices.discovery.k8s.io",
+        "--selector",
+        "kubernetes.io/service-name=memscoped",
+        "--output",
+        "json",
+        "--request-timeout",
+        "20s",
+        "--namespace",
+        "memscope",
+    ];
+    assert_eq!(called, expected);
+    // By the port's name.
+    assert_eq!(ask(&path, "k8s:memscoped:grpc").code, 7);
+
+    // What kubectl says of an error is there as it is.
+    let path = kubectl("echo 'Error from server (Forbidden): no' >&2; exit 1");
+    let answer = ask(&path, "k8s:memscoped");
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    assert!(
+        answer.err.contains("Error from server (Forbidden): no"),
+        "{}",
+        answer.err
+    );
+    assert!(
+        answer
+            .err
+            .contains("kubectl did not say where the nodes are: exit status: 1"),
+        "{}",
+        answer.err
+    );
+    // It prints without an end.
+    let path = kubectl("exec cat /dev/zero");
+    let answer = ask(&path, "k8s:memscoped");
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    assert!(
+        answer.err.contains("it printed more than 16777216 bytes"),
+        "{}",
+        answer.err
+    );
+    // It is not there.
+    let answer = ask("/nowhere", "k8s:memscoped");
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    assert!(
+        answer.err.contains("it has to be installed here"),
+        "{}",
+        answer.err
+    );
+    // What is no service is no word for kubectl.
+    std::fs::remove_file(&words).unwrap();
+    let path = kubectl("exit 0");
+    for wrong in ["k8s:--all-namespaces", "k8s:a/b,c=d:1", "k8s:"] {
+        let answer = ask(&path, wrong);
+        assert_eq!(answer.code, 2, "{wrong}: {}", answer.err);
+        assert!(
+            answer.err.contains("write k8s:NAMESPACE/SERVICE:PORT"),
+            "{}",
+            answer.err
+        );
+    }
+    assert!(!words.exists());
 }

@@ -4,13 +4,13 @@
 
 use memscope_tests::{
     Daemon, LONG, MIB, Program, SHORT, TempDir, Torch, Value, device, eventually, json, number,
-    root, scratch, tool, until,
+    piped, root, scratch, tool, until,
 };
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -35,19 +35,7 @@ fn script(name: &str) -> PathBuf {
 fn ask(engine: &str, queries: &[String]) -> Vec<Vec<Value>> {
     let mut command = Command::new(python());
     command.arg(script("ask.py")).arg(engine);
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let text = json!(queries).to_string();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    let said = child.wait_with_output().unwrap();
+    let said = piped(&mut command, &json!(queries).to_string());
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(said.status.success(), "{engine} {queries:#?}: {errors}");
     let answers: Value = String::from_utf8(said.stdout).unwrap().parse().unwrap();

@@ -3,11 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use memscope_tests::{root, scratch, tool, xtask};
+use memscope_tests::{piped, root, scratch, tool, xtask};
 use serde_json::{Value, json};
 
 fn installed(name: &str) -> PathBuf {
@@ -22,20 +21,7 @@ fn installed(name: &str) -> PathBuf {
 
 /// Runs a script with this input; what it printed, or what it said of a failure.
 fn run(program: &Path, words: &[&Path], input: &str) -> Result<String, String> {
-    let mut child = Command::new(program)
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = piped(Command::new(program).args(words), input);
     match output.status.success() {
         true => Ok(String::from_utf8(output.stdout).unwrap()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),

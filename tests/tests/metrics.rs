@@ -4,34 +4,26 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::limits::{Met, constant};
+use memscope_tests::nvml::Machine;
 use memscope_tests::{
-    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, device, eventually, get, metrics_address,
-    number, root, scratch, sim, until,
+    Daemon, LONG, Program, SHORT, Torch, Value, device, eventually, get, metrics_address, number,
+    piped, root, scratch, until,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 const GIB: u64 = 1 << 30;
 const STEP_MS: u64 = 50;
 
 /// A daemon with metrics, on a machine with one device of 16 GiB of which this much is used.
-fn daemon(used: u64, folder: &TempDir, arguments: &[&str]) -> Daemon {
-    let file = folder.path().join("used");
-    std::fs::write(&file, used.to_string()).unwrap();
-    let nvml = sim().library("libnvidia-ml.so.");
-    let settings = [
-        "env".to_owned(),
-        format!("LD_LIBRARY_PATH={}", nvml.parent().unwrap().display()),
-        "SIMCUDA_DEVICES=1".to_owned(),
-        format!("SIMCUDA_DEVICE_SIZE={}", 16 * GIB),
-        format!("SIMCUDA_NVML_USED={}", file.display()),
-    ];
-    let arguments = [&["--metrics", "127.0.0.1:0"][..], arguments].concat();
-    Daemon::wrapped(&settings.each_ref().map(String::as_str), &arguments)
+fn daemon(used: u64) -> (Machine, Daemon) {
+    let machine = Machine::new(&[used]);
+    let daemon = machine.daemon(&["--metrics", "127.0.0.1:0"]);
+    (machine, daemon)
 }
 
 /// Samples by name and labels. What is written has one form, so splitting it is enough.
@@ -58,8 +50,7 @@ fn of<'a>(samples: &'a BTreeMap<String, f64>, name: &str, pid: u32) -> Option<(&
 
 #[test]
 fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
-    let folder = scratch();
-    let daemon = daemon(2 * GIB, &folder, &[]);
+    let (_machine, daemon) = daemon(2 * GIB);
     let address = metrics_address(&daemon);
     let mut torch = Torch::start(&[
         ("RANK", "3"),
@@ -118,10 +109,11 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
     ] {
         assert!(series.contains(label), "{label} in {series}");
     }
-    assert_eq!(
-        found["hw_gpu_memory_limit_bytes{hw_type=\"gpu\",hw_vendor=\"cuda\",hw_id=\"0\"}"],
-        16.0 * GIB as f64
+    let limit = format!(
+        "hw_gpu_memory_limit_bytes{{hw_type=\"gpu\",hw_vendor=\"cuda\",hw_id=\"{}\"}}",
+        Machine::uuid(0)
     );
+    assert_eq!(found[&limit], 16.0 * GIB as f64);
     let process = daemon.process(torch.pid()).unwrap();
     assert_eq!(process["workload"]["job"], "slurm:77.0", "{process:#}");
     assert_eq!(process["workload"]["world_size"], 8, "{process:#}");
@@ -129,13 +121,6 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
     assert!(shown.output.contains("slurm:77.0"), "{shown}");
 
     // Prometheus's own judge of what metrics should look like.
-    let mut lint = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool; cargo xtask setup --prometheus installs it");
     let text = get(&address, "/metrics").unwrap().2;
     // It reads the older form, which has no end mark and no units.
     let text: String = text
@@ -143,12 +128,9 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
         .filter(|line| *line != "# EOF" && !line.starts_with("# UNIT"))
         .map(|line| format!("{line}\n"))
         .collect();
-    lint.stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    let said = lint.wait_with_output().unwrap();
+    // `cargo xtask setup --prometheus` installs it.
+    let mut lint = Command::new("promtool");
+    let said = piped(lint.args(["check", "metrics"]), &text);
     let complaints = String::from_utf8_lossy(&said.stderr).into_owned();
     // In the older form the text about a counter would stand under its whole name.
     let of_form = |line: &&str| line.ends_with("_total no help text");
@@ -166,8 +148,7 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
 
 #[test]
 fn the_door_of_metrics_opens_for_metrics_only() {
-    let folder = scratch();
-    let daemon = daemon(GIB, &folder, &[]);
+    let (_machine, daemon) = daemon(GIB);
     let address = metrics_address(&daemon);
     for (path, code) in [
         ("/metrics", 200),
@@ -338,7 +319,7 @@ fn panels(folder: &Path) -> Vec<String> {
 fn prometheus_raises_the_alert_of_a_planted_leak_with_its_line() {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    let daemon = daemon(15 * GIB, &folder, &[]);
+    let (_machine, daemon) = daemon(15 * GIB);
     let without_journal = Daemon::with(&["--metrics", "127.0.0.1:0", "--journal-mib", "0"]);
     let targets = [
         metrics_address(&daemon),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::certificates::Authority;
+use memscope_tests::nvml::Machine;
 use memscope_tests::{
     Daemon, LONG, Program, SHORT, TempDir, Torch, Value, eventually, json, metrics_of, number,
     root, scratch, sim, until, workload_line,
@@ -260,21 +261,9 @@ fn everything_is_what_prometheus_is_told(protocol: Protocol) {
     let folder = scratch();
     let mut receiver = Receiver::start(protocol, folder.path(), &[]);
     let before = now_ns();
-    let file = folder.path().join("used");
-    std::fs::write(&file, (2 * GIB).to_string()).unwrap();
-    let nvml = sim().library("libnvidia-ml.so.");
-    let settings = [
-        "env".to_owned(),
-        format!("LD_LIBRARY_PATH={}", nvml.parent().unwrap().display()),
-        "SIMCUDA_DEVICES=1".to_owned(),
-        format!("SIMCUDA_DEVICE_SIZE={}", 16 * GIB),
-        format!("SIMCUDA_NVML_USED={}", file.display()),
-    ];
+    let machine = Machine::new(&[2 * GIB]);
     let url = receiver.url();
-    let daemon = Daemon::wrapped(
-        &settings.each_ref().map(String::as_str),
-        &sending_to(&url, protocol),
-    );
+    let daemon = machine.daemon(&sending_to(&url, protocol));
     let started = now_ns();
     let mut torch = Torch::start(&[
         ("RANK", "3"),
@@ -351,6 +340,8 @@ fn everything_is_what_prometheus_is_told(protocol: Protocol) {
     assert_eq!(metric["sum"].get("is_monotonic"), None, "false is left out");
     assert_eq!(metric["unit"], "By");
     assert_eq!(limit[0]["as_double"], 16.0 * GIB as f64);
+    let attributes = limit[0]["attributes"].to_string();
+    assert!(attributes.contains(&Machine::uuid(0)), "{attributes}");
     let (metric, allocated) = points(&same, "memscope.allocated").unwrap();
     assert_eq!(metric["unit"], "By");
     assert_eq!(allocated[0].get("start_time_unix_nano"), None);

@@ -74,9 +74,37 @@ pub enum StackRef {
     Id(u64),
 }
 
+/// What a device is, whatever number a process has for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hardware {
+    /// UUID of the device: `GPU-…`, also where the process was given only a part of it.
+    pub uuid: String,
+    /// UUID of the part of the device that the process was given (MIG): `MIG-…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_uuid: Option<String>,
+    /// Address on the PCI bus, as the kernel writes it: `0000:01:00.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_address: Option<String>,
+}
+
+impl Hardware {
+    /// The name that no other device, and no other part of one, has.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.mig_uuid.as_deref().unwrap_or(&self.uuid)
+    }
+}
+
+/// The devices, and the parts of devices, on which NVML says that the process has a context.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunsOn {
+    /// All of them, in no order that means anything.
+    pub devices: Vec<Hardware>,
+}
+
 /// Memory of a device, as NVML reports it, in bytes. All but its size is known only where it is certain which device of
 /// the machine is meant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTotal {
     /// Ordinal of the device within the process.
     pub device: i32,
@@ -91,6 +119,9 @@ pub struct DeviceTotal {
     /// What the driver says that this process uses: what its allocators hold, and the driver's context for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_bytes: Option<u64>,
+    /// What the device is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Hardware>,
 }
 
 /// What happened, with its details.
@@ -124,6 +155,9 @@ pub enum Body {
     },
     /// Memory of a device, as NVML reports it.
     DeviceTotal(DeviceTotal),
+    /// Where the process runs, as NVML says it. Written when it changes, and with each question: which device is meant by a number may follow
+    /// from what the process uses by then.
+    RunsOn(RunsOn),
     /// One part of a reading: what a device's pool held at one moment, read from the allocator's own structures.
     Held(Box<HeldPart>),
     /// A stack, to which later events refer by its identity.

@@ -3,8 +3,8 @@
 //! Owns: the one translation of each such type. Refuses: to compute numbers; the questions do.
 
 use crate::event::{
-    Backend, CoverageNote, EventId, Finding, Layer, Level, MarkKind, MarkSource, OperatorPart,
-    Placement, ProcessFacts, ReadingCost, TraceAction,
+    Backend, CoverageNote, EventId, Finding, Hardware, Layer, Level, MarkKind, MarkSource,
+    OperatorPart, Placement, ProcessFacts, ReadingCost, TraceAction,
 };
 use crate::questions::effect;
 use crate::report::{
@@ -135,6 +135,16 @@ impl From<Gap> for v1::Gap {
             from_boot_ns: gap.from_ns,
             to_boot_ns: gap.to_ns,
             records: gap.records,
+        }
+    }
+}
+
+impl From<Hardware> for v1::Hardware {
+    fn from(one: Hardware) -> v1::Hardware {
+        v1::Hardware {
+            uuid: one.uuid,
+            mig_uuid: one.mig_uuid,
+            pci_address: one.pci_address,
         }
     }
 }

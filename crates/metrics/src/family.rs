@@ -17,7 +17,7 @@ pub enum Of {
     Failure,
     /// A note about what a process's numbers do not show: `code`, and `affects`, one kind of numbers.
     Note,
-    /// A device of the machine: `hw_id`, `hw_type`.
+    /// A device of the machine, or a part of one: `hw_id`, `hw_type`, `hw_vendor`, `hw_parent`.
     MachineDevice,
     /// The daemon.
     Daemon,
@@ -223,7 +223,9 @@ mod tests {
                 Of::Finding => "a line that leaks: `device`, `line`, `function`",
                 Of::Failure => "a kind of failed call: `function`, `status`",
                 Of::Note => "a note: `code`, `affects`, `lower_bound`",
-                Of::MachineDevice => "a device of the machine: `hw_id`, `hw_type`, `hw_vendor`",
+                Of::MachineDevice => {
+                    "a device of the machine: `hw_id`, `hw_type`, `hw_vendor`, of a part `hw_parent`"
+                }
                 Of::Daemon => "the daemon",
                 Of::DaemonBy(label) => &format!("the daemon, by `{label}`"),
                 Of::Signal => "what is sent to a collector: `signal`",

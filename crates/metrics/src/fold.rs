@@ -467,7 +467,7 @@ fn devices(out: &mut Out, answer: &v1::DevicesResponse) {
         } else {
             name
         };
-        let labels = vec![
+        let mut labels = vec![
             ("hw_type", "gpu".to_owned()),
             (
                 "hw_vendor",
@@ -475,6 +475,9 @@ fn devices(out: &mut Out, answer: &v1::DevicesResponse) {
             ),
             ("hw_id", value(&id)),
         ];
+        // A part's id is its own, and the device that it is a part of is the parent.
+        let part = device.hardware.as_ref().filter(|it| it.mig_uuid.is_some());
+        labels.extend(part.map(|it| ("hw_parent", value(&it.uuid))));
         let used = device.total_bytes.zip(device.free_bytes);
         let used = used.and_then(|(total, free)| total.checked_sub(free));
         for (family, bytes) in [

@@ -20,6 +20,7 @@ const CONVENTIONS: &[(&str, &str)] = &[
     ("function", "code.function.name"),
     ("status", "error.type"),
     ("hw_id", "hw.id"),
+    ("hw_parent", "hw.parent"),
     ("hw_type", "hw.type"),
     ("hw_vendor", "hw.vendor"),
 ];

@@ -52,6 +52,10 @@ fn body(body: &Body) -> Wire {
             free_bytes: total.free_bytes,
             reserved_bytes: total.reserved_bytes,
             process_bytes: total.process_bytes,
+            hardware: total.hardware.clone().map(Into::into),
+        }),
+        Body::RunsOn(places) => Wire::RunsOn(v1::RunsOn {
+            devices: places.devices.iter().cloned().map(Into::into).collect(),
         }),
         Body::Held(held) => Wire::Held(v1::HeldPart {
             device: held.device,

@@ -46,6 +46,7 @@ kinds! {
     "region": Body::Region(_),
     "replaced": Body::Replaced,
     "report": Body::Report(_),
+    "runs_on": Body::RunsOn(_),
     "shed": Body::Shed(_),
     "stack": Body::Stack(_),
     "trace": Body::Trace(_),
@@ -100,7 +101,7 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
 mod tests {
     use super::*;
     use crate::{event, fake};
-    use memscope_ledger::event::{DeviceTotal, Finding, Mark, MarkSource};
+    use memscope_ledger::event::{DeviceTotal, Finding, Mark, MarkSource, RunsOn};
     use prost::Message;
 
     /// The fields of `Event.body`, as the descriptor of the `.proto` files lists them.
@@ -141,6 +142,7 @@ mod tests {
             Body::CodeDied { code: 1 },
             Body::Launches { count: 1 },
             Body::DeviceTotal(DeviceTotal::default()),
+            Body::RunsOn(RunsOn::default()),
             Body::Finding(Box::<Finding>::default()),
         ] {
             // A reader of the stream sees the kind under the same name.

@@ -191,7 +191,7 @@ pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
     let (stat, status) = alive_with_status(pid)?;
     let cmdline = read(pid, "cmdline")?;
     let environment = read(pid, "environ")?;
-    let cgroup = read(pid, "cgroup").ok();
+    let cgroup = cgroup(pid);
     let after = alive(pid)?;
     if after.start_ticks != stat.start_ticks {
         return Err(SiteError::Reused { pid });
@@ -205,7 +205,7 @@ pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
         uids: status.uids,
         comm: stat.comm,
         cmdline: arguments(&cmdline),
-        cgroup: cgroup.as_deref().and_then(cgroup_path),
+        cgroup,
         host: rustix::system::uname()
             .nodename()
             .to_string_lossy()
@@ -214,6 +214,31 @@ pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
         environment: chosen_variables(&environment),
         ..ProcessFacts::default()
     })
+}
+
+/// Path of the process's control group, as [`facts`] has it; `None` if it cannot be read.
+pub fn cgroup(pid: u32) -> Option<String> {
+    cgroup_path(&read(pid, "cgroup").ok()?)
+}
+
+/// File names of all that a process maps, each with whether it is a library of a device; none if that cannot be read.
+pub fn mapped_files(pid: u32) -> Vec<(String, bool)> {
+    let Ok(maps) = read(pid, "maps") else {
+        return Vec::new();
+    };
+    let mut all: Vec<(String, bool)> = Vec::new();
+    for line in maps.split(|byte| *byte == b'\n') {
+        let Some(slash) = line.iter().rposition(|byte| *byte == b'/') else {
+            continue;
+        };
+        let name = line.get(slash + 1..).unwrap_or_default();
+        let text = String::from_utf8_lossy(name);
+        // A library has several mappings, one after the other.
+        if all.last().is_none_or(|(last, _)| *last != text) {
+            all.push((text.into_owned(), memscope_vendors::library(name).is_some()));
+        }
+    }
+    all
 }
 
 fn arguments(text: &[u8]) -> Vec<String> {

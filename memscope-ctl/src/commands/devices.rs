@@ -4,7 +4,7 @@ use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet};
 use crate::render::table::{Column, table};
-use crate::render::{command_line, coverage, device};
+use crate::render::{command_line, coverage, device, hardware};
 use crate::session::Session;
 use crate::units::{bytes, maybe_bytes, moment, plain, unknown};
 use memscope_proto::v1;
@@ -14,7 +14,8 @@ const COMMAND: usize = 40;
 
 /// Show what all traced processes hold on each device, and how much of it nobody explains.
 ///
-/// A device is what processes name alike in CUDA_VISIBLE_DEVICES (or the variable of another vendor): a number or a UUID. What nobody
+/// Where NVML tells it, a device is named by its UUID, or a process's part of one (MIG) by its own, whatever number each process has for it.
+/// Else a device is what processes name alike in CUDA_VISIBLE_DEVICES (or the variable of another vendor): a number or a UUID. What nobody
 /// explains is in use on the device and held by none of these processes, nor by the driver for itself or for them (CONTEXT: its code and
 /// context for a process): it belongs to processes that are not traced. Where the driver does not say what a process uses, its context counts
 /// among what nobody explains. Where it is not known how much of a device is free, that is not known either.
@@ -53,7 +54,7 @@ fn of_fleet(replies: &fleet::Replies<v1::DevicesResponse>) -> String {
     for (node, answer) in replies.answers() {
         for one in &answer.devices {
             let kind = one.kind.as_deref().map_or_else(unknown, plain);
-            let name = one.name.as_deref().map_or_else(unknown, plain);
+            let name = name(one);
             for holder in &one.holders {
                 let mut row = vec![
                     plain(&node.name),
@@ -94,11 +95,17 @@ fn text(answer: &v1::DevicesResponse) -> String {
     text
 }
 
+/// `GPU-8c3b… (0000:01:00.0)`, `MIG-03d1… of GPU-8c3b… (0000:01:00.0)`, or as its processes call it.
+fn name(one: &v1::MachineDevice) -> String {
+    let called = || one.name.as_deref().map_or_else(unknown, plain);
+    one.hardware.as_ref().map_or_else(called, hardware)
+}
+
 /// `Device cuda 0: 24.00 GiB in all, 11.21 GiB free; these processes hold 12.01 GiB, the driver 410.00 MiB for them and 200.00 MiB for itself,
 /// nobody explains 191.00 MiB`
 fn heading(one: &v1::MachineDevice) -> String {
     let kind = one.kind.as_deref().map_or_else(unknown, plain);
-    let name = one.name.as_deref().map_or_else(unknown, plain);
+    let name = name(one);
     let at_least = if one.at_least { "at least " } else { "" };
     let at_most = if one.at_least { "at most " } else { "" };
     let by_driver = match (one.context_bytes, one.driver_reserved_bytes) {

@@ -6,7 +6,9 @@ use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet, Told, of_processes};
 use crate::process::Processes;
 use crate::render::table::{Column, pairs, table};
-use crate::render::{Known, OF_NODE, coverage, device_of_kind, heading, list, of_node, totals_of};
+use crate::render::{
+    Known, OF_NODE, coverage, device_of_kind, hardware, heading, list, of_node, totals_of,
+};
 use crate::session::Session;
 use crate::units::{self, exact_bytes, grouped, nanoseconds, plain};
 use memscope_proto::v1;
@@ -194,6 +196,10 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
         ("device", &|d| {
             device_of_kind(d.device, d.device_kind.as_deref())
         }),
+        ("hardware", &|d| {
+            let told = d.hardware.as_ref();
+            told.map_or_else(|| NOT_KNOWN.to_owned(), hardware)
+        }),
         ("allocated", &|d| {
             totals(d).say(exact_bytes(d.allocated_bytes))
         }),
@@ -244,6 +250,9 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
     rows.collect()
 }
 
+/// What a device is, where nobody told.
+const NOT_KNOWN: &str = "not known";
+
 /// Rows that are shown even if they are zero, because users look for them.
 const ALWAYS: [&str; 7] = [
     "allocated",
@@ -257,7 +266,8 @@ const ALWAYS: [&str; 7] = [
 
 /// Whether a row is shown. A row about something rare is left out where there is none of it.
 fn says_something(name: &str, values: &[String]) -> bool {
-    let is_zero = |value: &String| matches!(value.as_str(), "0" | "0 B" | "0 B in 0" | "none seen");
+    let none = ["0", "0 B", "0 B in 0", "none seen", NOT_KNOWN];
+    let is_zero = |value: &String| none.contains(&value.as_str());
     ALWAYS.contains(&name) || !values.iter().all(is_zero)
 }
 

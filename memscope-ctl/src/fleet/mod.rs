@@ -6,9 +6,11 @@
 
 mod ask;
 mod asking;
+mod k8s;
 mod nodes;
 mod pace;
 mod processes;
+mod program;
 mod replies;
 mod slurm;
 mod stream;

@@ -1,6 +1,6 @@
-//! The list of nodes: a file with an address a line, standard input, or the addresses of a name.
+//! The list of nodes: a file with an address a line, standard input, the addresses of a name, or what Slurm or Kubernetes says.
 
-use super::slurm;
+use super::{k8s, slurm};
 use crate::address::Address;
 use crate::failure::Failure;
 use std::collections::HashSet;
@@ -33,6 +33,12 @@ pub(crate) async fn read(source: &str) -> Result<Vec<Node>, Failure> {
     let nodes = match source.split_once(':') {
         Some(("dns", name)) => resolve(name).await?,
         Some(("slurm", job)) => of_job(job).await?,
+        Some(("k8s", service)) => {
+            let found = k8s::nodes_of(service).await?.into_iter();
+            found
+                .map(|(name, address)| Node { name, address })
+                .collect()
+        }
         _ => {
             let text = text_of(source).map_err(|source_of| Failure::NoNodeList {
                 path: PathBuf::from(source),

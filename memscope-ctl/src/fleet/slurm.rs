@@ -1,12 +1,10 @@
 //! The nodes of a job of Slurm, as its own programs name them.
 
-use crate::failure::{Exit, Failure};
-use std::process::Stdio;
-use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use super::program::said;
+use crate::failure::Failure;
 
-/// Bytes of an answer of Slurm's programs that are read.
-const ANSWER_MOST: u64 = 4 << 20;
+/// What to do if Slurm's programs say nothing.
+const HINT: &str = "is Slurm installed here, and does the job run?";
 
 /// The names of the nodes on which the job runs.
 pub(super) async fn nodes_of(job: &str) -> Result<Vec<String>, Failure> {
@@ -16,7 +14,8 @@ pub(super) async fn nodes_of(job: &str) -> Result<Vec<String>, Failure> {
             hint: "write slurm:JOB:PORT, as slurm:1234:9465".into(),
         });
     }
-    let lists = said("squeue", &["--noheader", "--jobs", job, "--format", "%N"]).await?;
+    let words = ["--noheader", "--jobs", job, "--format", "%N"];
+    let lists = said("squeue", &words, "slurm", HINT).await?;
     let list: Vec<&str> = lists.split_whitespace().collect();
     if list.is_empty() {
         return Err(Failure::Usage {
@@ -24,34 +23,7 @@ pub(super) async fn nodes_of(job: &str) -> Result<Vec<String>, Failure> {
             hint: "squeue lists the jobs that run".into(),
         });
     }
-    let names = said("scontrol", &["show", "hostnames", &list.join(",")]).await?;
+    let words = ["show", "hostnames", &list.join(",")];
+    let names = said("scontrol", &words, "slurm", HINT).await?;
     Ok(names.split_whitespace().map(str::to_owned).collect())
-}
-
-/// What a program of Slurm printed.
-async fn said(program: &str, words: &[&str]) -> Result<String, Failure> {
-    let failed = |why: String| Failure::Refused {
-        exit: Exit::Failed,
-        code: "slurm".into(),
-        what: format!("{program} did not say where the job runs: {why}"),
-        hint: Some("is Slurm installed here, and does the job run?".into()),
-    };
-    let mut child = Command::new(program)
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let mut text = String::new();
-    if let Some(output) = child.stdout.take() {
-        let read = output.take(ANSWER_MOST).read_to_string(&mut text).await;
-        read.map_err(|error| failed(error.to_string()))?;
-    }
-    let ended = child.wait().await;
-    match ended.map_err(|error| failed(error.to_string()))? {
-        status if status.success() => Ok(text),
-        status => Err(failed(status.to_string())),
-    }
 }

@@ -128,6 +128,18 @@ pub(crate) fn device_of_kind(ordinal: Option<i32>, kind: Option<&str>) -> String
     }
 }
 
+/// What a device is: `GPU-8c3b… (0000:01:00.0)`, `MIG-03d1… of GPU-8c3b… (0000:01:00.0)`.
+pub(crate) fn hardware(told: &v1::Hardware) -> String {
+    let mut text = match &told.mig_uuid {
+        Some(part) => format!("{} of {}", plain(part), plain(&told.uuid)),
+        None => plain(&told.uuid),
+    };
+    if let Some(address) = &told.pci_address {
+        text.push_str(&format!(" ({})", plain(address)));
+    }
+    text
+}
+
 /// The words separated by commas, or `none`.
 pub(crate) fn list(words: &[String]) -> String {
     if words.is_empty() {

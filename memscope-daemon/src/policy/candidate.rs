@@ -98,7 +98,9 @@ impl<'a> Candidate<'a> {
 
     /// Whether it maps a library with one of these names. Without names: one of a device.
     pub(super) fn maps(&self, patterns: &[String]) -> bool {
-        let mapped = self.mapped.get_or_init(|| libraries(self.facts.pid));
+        let mapped = self
+            .mapped
+            .get_or_init(|| memscope_site::process::mapped_files(self.facts.pid));
         mapped.iter().any(|(name, is_of_device)| {
             let mut patterns = patterns.iter();
             (patterns.len() == 0 && *is_of_device)
@@ -120,24 +122,4 @@ impl<'a> Candidate<'a> {
 
 fn file_name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_string_lossy().into_owned())
-}
-
-/// File names of all that a process maps; whether each is a library of a device.
-fn libraries(pid: u32) -> Vec<(String, bool)> {
-    let Ok(maps) = memscope_site::process::read(pid, "maps") else {
-        return Vec::new();
-    };
-    let mut all: Vec<(String, bool)> = Vec::new();
-    for line in maps.split(|byte| *byte == b'\n') {
-        let Some(slash) = line.iter().rposition(|byte| *byte == b'/') else {
-            continue;
-        };
-        let name = line.get(slash + 1..).unwrap_or_default();
-        let text = String::from_utf8_lossy(name);
-        // A library has several mappings, one after the other.
-        if all.last().is_none_or(|(last, _)| *last != text) {
-            all.push((text.into_owned(), memscope_vendors::library(name).is_some()));
-        }
-    }
-    all
 }

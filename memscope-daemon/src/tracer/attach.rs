@@ -258,7 +258,7 @@ impl Tracer {
                 rule: cause.rule,
                 children: cause.children,
                 full: 0,
-                memory: Vec::new(),
+                nvml: super::nvml::Told::default(),
                 notes: BTreeMap::new(),
                 libraries: BTreeMap::new(),
             },

@@ -344,19 +344,26 @@ impl Tracer {
         }
     }
 
-    /// Records the memory of the process's devices, if NVML knows it. For a question it is recorded even if it is the
-    /// same as before, because free memory is valid for a moment only.
+    /// Records where the process runs and the memory of its devices, if NVML knows it. For a question it is recorded even if it is the
+    /// same as before where the moment counts: free memory is valid for a moment only, and which device is meant by a number may follow
+    /// from what the process uses by now.
     pub(super) fn say_memory(&mut self, pid: u32, question: bool) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
         let handle = traced.handle;
-        let memory = self.nvml.of_process(&traced.facts);
-        if memory == traced.memory && !(question && memory.iter().any(|m| m.free_bytes.is_some())) {
+        let told = self.nvml.of_process(&traced.facts);
+        let before = std::mem::replace(&mut traced.nvml, told.clone());
+        let moves = told.runs_on != before.runs_on;
+        let runs = !told.runs_on.devices.is_empty();
+        let passes = runs || told.memory.iter().any(|m| m.free_bytes.is_some());
+        if told == before && !(question && passes) {
             return;
         }
-        traced.memory.clone_from(&memory);
-        for device in memory {
+        if moves || question && runs {
+            self.append(handle, DaemonRecord::RunsOn(told.runs_on));
+        }
+        for device in told.memory {
             self.append(handle, DaemonRecord::DeviceTotal(device));
         }
     }

@@ -146,7 +146,7 @@ impl KeptProcess {
             rule,
             children,
             full: _,
-            memory: _,
+            nvml: _,
             notes,
             libraries,
         } = traced;

@@ -1,13 +1,17 @@
-//! Memory of devices, from NVML where it is installed. NVML is loaded at run time and never required.
+//! Devices and their memory, from NVML where it is installed. NVML is loaded at run time and never required.
 //!
 //! A process numbers its devices in its own way: `CUDA_VISIBLE_DEVICES` chooses among them, and CUDA puts the fastest
 //! first unless `CUDA_DEVICE_ORDER` says otherwise. It is certain which device of the machine is meant if there is
-//! only one, if the order is that of the bus and the process was not given a part of the machine, or if devices are
-//! named by their UUIDs. Otherwise free memory is not reported, and the size only if all devices have the same.
+//! only one, if the order is that of the bus and the process was not given a part of the machine, if devices are
+//! named by their UUIDs, or if the process can see one device only and NVML says that it runs on one only. Where a
+//! device is divided (MIG), CUDA gives a process one part at most, and which part is certain if the process names it by
+//! its UUID. Otherwise free memory is not reported, and the size only if all devices have the same. NVML also says on which
+//! devices the process runs: what follows from that for the process's numbers is the ledger's to find.
 
-use memscope_ledger::event::{DeviceTotal, ProcessFacts};
+use memscope_ledger::event::{DeviceTotal, Hardware, ProcessFacts, RunsOn};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
 
 /// NVML. Loading it is tried only once.
 #[derive(Default)]
@@ -15,15 +19,35 @@ pub struct Machine {
     nvml: Option<Option<Nvml>>,
 }
 
-/// A device of the machine, with its memory in bytes.
+/// What NVML says about the devices of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The memory of each device that the process can see, as far as it is certain which device it is.
+    pub memory: Vec<DeviceTotal>,
+    /// Where the process has a context.
+    pub runs_on: RunsOn,
+}
+
+/// A device of the machine, or a part of one, with its memory in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Device {
-    uuid: String,
+    hardware: Hardware,
     total: u64,
     free: u64,
     reserved: u64,
+    /// Whether the asked process has a context on it; `None` if NVML does not tell processes.
+    runs: Option<bool>,
     /// What the asked process uses, if that is told.
     used: Option<u64>,
+    /// The parts into which it is divided, if it is.
+    parts: Option<Vec<Device>>,
+}
+
+impl Device {
+    /// The part that this is, or the parts, or the device as a whole: what a process can be given.
+    fn places(&self) -> &[Device] {
+        self.parts.as_deref().unwrap_or(std::slice::from_ref(self))
+    }
 }
 
 impl Machine {
@@ -44,10 +68,10 @@ impl Machine {
         Some(self.loaded()?.device_count().ok()? as usize)
     }
 
-    /// The memory of each device that the process can see, as far as it is certain which device it is.
-    pub fn of_process(&mut self, facts: &ProcessFacts) -> Vec<DeviceTotal> {
+    /// What NVML says about the devices of a process.
+    pub fn of_process(&mut self, facts: &ProcessFacts) -> Told {
         let Some(devices) = self.loaded().and_then(|nvml| by_bus(nvml, facts.pid)) else {
-            return Vec::new();
+            return Told::default();
         };
         let value = |wanted: &str| {
             let found = facts.environment.iter().find(|(name, _)| name == wanted);
@@ -60,7 +84,7 @@ impl Machine {
             .iter()
             .any(|(name, _)| name.starts_with("SLURM_"));
         let in_order = value("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID") && !given && !in_job;
-        of_devices(&devices, value("CUDA_VISIBLE_DEVICES"), in_order)
+        told(&devices, value("CUDA_VISIBLE_DEVICES"), in_order)
     }
 }
 
@@ -70,70 +94,194 @@ fn by_bus(nvml: &Nvml, pid: u32) -> Option<Vec<Device>> {
     for index in 0..nvml.device_count().ok()? {
         let device = nvml.device_by_index(index).ok()?;
         let at = device.pci_info().ok()?;
-        let memory = device.memory_info().ok()?;
-        let found = Device {
+        let hardware = Hardware {
             uuid: device.uuid().ok()?,
-            total: memory.total,
-            free: memory.free,
-            reserved: memory.reserved,
-            used: used_by(&device, pid),
+            mig_uuid: None,
+            // Functions of a device other than the first are none that NVML knows.
+            pci_address: Some(format!(
+                "{:04x}:{:02x}:{:02x}.0",
+                at.domain, at.bus, at.device
+            )),
         };
-        devices.push(((at.domain, at.bus, at.device), found));
+        let parts = parts(&device, &hardware, pid).ok()?;
+        // Of a divided device NVML lists the processes part by part.
+        let whole = read(&device, hardware, pid, parts.is_none()).ok()?;
+        devices.push(((at.domain, at.bus, at.device), Device { parts, ..whole }));
     }
     devices.sort_by_key(|(at, _)| *at);
     Some(devices.into_iter().map(|(_, device)| device).collect())
 }
 
-/// What a process uses of a device. NVML tells it of each process, except on a part of a device (MIG) and in some virtual machines.
-fn used_by(device: &nvml_wrapper::Device<'_>, pid: u32) -> Option<u64> {
-    let processes = device.running_compute_processes().ok()?;
-    let mut own = processes.iter().filter(|process| process.pid == pid);
-    match own.next()?.used_gpu_memory {
-        UsedGpuMemory::Used(bytes) => Some(bytes),
-        UsedGpuMemory::Unavailable => None,
+/// The parts of a device (MIG); `None` if it is not divided.
+fn parts(
+    device: &nvml_wrapper::Device<'_>,
+    whole: &Hardware,
+    pid: u32,
+) -> Result<Option<Vec<Device>>, NvmlError> {
+    const DIVIDED: u32 = 1;
+    match device.mig_mode() {
+        Ok(mode) if mode.current == DIVIDED => {}
+        Ok(_) | Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => return Ok(None),
+        Err(error) => return Err(error),
     }
+    let mut parts = Vec::new();
+    for index in 0..device.mig_device_count()? {
+        let part = match device.mig_device_by_index(index) {
+            Ok(part) => part,
+            // The count is that of the most parts that there can be.
+            Err(NvmlError::NotFound | NvmlError::InvalidArg) => continue,
+            Err(error) => return Err(error),
+        };
+        let hardware = Hardware {
+            mig_uuid: Some(part.uuid()?),
+            ..whole.clone()
+        };
+        parts.push(read(&part, hardware, pid, true)?);
+    }
+    Ok(Some(parts))
 }
 
-fn of_devices(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<DeviceTotal> {
-    let certain = in_order || devices.len() == 1;
-    let same = devices.windows(2).all(|two| two[0].total == two[1].total);
-    let told = |ordinal: usize, device: &Device, certain: bool| {
-        (certain || same).then(|| DeviceTotal {
-            device: ordinal as i32,
+/// The memory of a device or of a part of one. Who uses it NVML tells of each process, except in some virtual machines, and of a part
+/// only to those who may know it.
+fn read(
+    device: &nvml_wrapper::Device<'_>,
+    hardware: Hardware,
+    pid: u32,
+    of_processes: bool,
+) -> Result<Device, NvmlError> {
+    let memory = device.memory_info()?;
+    let processes = match of_processes {
+        true => device.running_compute_processes().ok(),
+        false => None,
+    };
+    let own = processes
+        .iter()
+        .flatten()
+        .find(|process| process.pid == pid);
+    Ok(Device {
+        hardware,
+        total: memory.total,
+        free: memory.free,
+        reserved: memory.reserved,
+        runs: processes.as_ref().map(|_| own.is_some()),
+        used: own.and_then(|own| match own.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        }),
+        parts: None,
+    })
+}
+
+/// What is told of the devices that a process can see, and where it runs.
+fn told(devices: &[Device], visible: Option<&str>, in_order: bool) -> Told {
+    let places: Vec<&Device> = devices.iter().flat_map(Device::places).collect();
+    // One place of which nobody tells can be the one that matters.
+    let told_of_all = places.iter().all(|place| place.runs.is_some());
+    let runs = places
+        .iter()
+        .filter(|place| told_of_all && place.runs == Some(true));
+    let runs: Vec<&Device> = runs.copied().collect();
+    let runs_on = RunsOn {
+        devices: runs.iter().map(|place| place.hardware.clone()).collect(),
+    };
+    let same = places.windows(2).all(|two| two[0].total == two[1].total);
+    let mut seen = of_devices(devices, visible, in_order || devices.len() == 1);
+    let found = |place: &&Device| {
+        let mut sure = seen.iter().filter(|seen| seen.certain);
+        sure.any(|seen| seen.device.hardware == place.hardware)
+    };
+    if !runs.iter().all(found) {
+        match (&mut seen[..], &runs[..]) {
+            ([only], [place]) if visible.is_some() && !only.certain => {
+                (only.device, only.certain) = (place, true);
+            }
+            // The process runs where it could not, so it set other variables than those it was started with.
+            (all, _) if all.iter().all(|seen| seen.certain) => {
+                all.iter_mut().for_each(|seen| seen.certain = false);
+            }
+            // It may run on those of which it is not certain which they are.
+            _ => {}
+        }
+    }
+    let memory = seen.into_iter().filter(|seen| seen.certain || same);
+    let memory = memory.map(
+        |Seen {
+             ordinal,
+             device,
+             certain,
+         }| DeviceTotal {
+            device: ordinal,
             total_bytes: device.total,
             free_bytes: certain.then_some(device.free),
             reserved_bytes: certain.then_some(device.reserved),
             process_bytes: device.used.filter(|_| certain),
-        })
+            hardware: certain.then(|| device.hardware.clone()),
+        },
+    );
+    Told {
+        memory: memory.collect(),
+        runs_on,
+    }
+}
+
+/// A device by the number that a process has for it, and whether it is certain that it means this one.
+struct Seen<'a> {
+    ordinal: i32,
+    device: &'a Device,
+    certain: bool,
+}
+
+fn of_devices<'a>(devices: &'a [Device], visible: Option<&str>, in_order: bool) -> Vec<Seen<'a>> {
+    // Among divided devices CUDA counts by rules of its own.
+    let divided = devices.iter().any(|device| device.parts.is_some());
+    let mut seen = Vec::new();
+    let mut see = |device: &'a Device, certain| {
+        seen.push(Seen {
+            ordinal: seen.len() as i32,
+            device,
+            certain,
+        });
     };
     let Some(list) = visible else {
-        let each = devices.iter().enumerate();
-        return each
-            .filter_map(|(ordinal, device)| told(ordinal, device, certain))
-            .collect();
+        let counted = devices.iter().filter(|_| !divided);
+        counted.for_each(|device| see(device, in_order));
+        return seen;
     };
-    let mut found = Vec::new();
     // CUDA ends the list at the first name that it does not know.
-    for (ordinal, name) in list.split(',').map(str::trim).enumerate() {
+    for name in list.split(',').map(str::trim) {
         let next = match name.parse::<usize>() {
-            Ok(index) => devices.get(index).map(|device| (device, certain)),
+            Ok(_) if divided => None,
+            Ok(index) => devices.get(index).map(|device| (device, in_order)),
             Err(_) => by_uuid(devices, name).map(|device| (device, true)),
         };
         let Some((device, certain)) = next else {
             break;
         };
-        found.extend(told(ordinal, device, certain));
+        see(device, certain);
+        if device.hardware.mig_uuid.is_some() {
+            break;
+        }
     }
-    found
+    seen
 }
 
-/// CUDA also accepts the beginning of a UUID if only one device's UUID begins with it.
+/// CUDA also accepts the beginning of a device's UUID if only one device's UUID begins with it; a part (MIG) is named in full. A part can
+/// also be named by its device and two numbers (`MIG-GPU-…/1/0`), which NVML tells in place of a UUID where the driver knows no other.
 fn by_uuid<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {
+    if name.starts_with("MIG-") {
+        let mut parts = devices
+            .iter()
+            .flat_map(|device| device.parts.iter().flatten());
+        return parts.find(|part| part.hardware.mig_uuid.as_deref() == Some(name));
+    }
     if !name.starts_with("GPU-") {
         return None;
     }
-    let mut found = devices.iter().filter(|d| d.uuid.starts_with(name));
-    let first = found.next()?;
+    let mut found = devices
+        .iter()
+        .filter(|device| device.hardware.uuid.starts_with(name));
+    // Which part of a divided device a process gets that names the whole is CUDA's choice.
+    let first = found.next().filter(|device| device.parts.is_none())?;
     found.next().is_none().then_some(first)
 }
 
@@ -143,10 +291,41 @@ mod tests {
 
     fn device(uuid: &str, total: u64, free: u64) -> Device {
         Device {
-            uuid: uuid.to_owned(),
+            hardware: Hardware {
+                uuid: uuid.to_owned(),
+                ..Hardware::default()
+            },
             total,
             free,
+            runs: Some(false),
             ..Device::default()
+        }
+    }
+
+    fn running(device: Device) -> Device {
+        Device {
+            runs: Some(true),
+            used: Some(7),
+            ..device
+        }
+    }
+
+    /// A device that is divided into parts of 10 bytes.
+    fn divided(uuid: &str, parts: &[(&str, bool)]) -> Device {
+        let parts = parts.iter().map(|(mig, runs)| Device {
+            hardware: Hardware {
+                uuid: uuid.to_owned(),
+                mig_uuid: Some((*mig).to_owned()),
+                pci_address: None,
+            },
+            total: 10,
+            free: 4,
+            runs: Some(*runs),
+            ..Device::default()
+        });
+        Device {
+            parts: Some(parts.collect()),
+            ..device(uuid, 80, 30)
         }
     }
 
@@ -155,10 +334,19 @@ mod tests {
         visible: Option<&str>,
         in_order: bool,
     ) -> Vec<(i32, u64, Option<u64>)> {
-        of_devices(devices, visible, in_order)
-            .into_iter()
-            .map(|d| (d.device, d.total_bytes, d.free_bytes))
+        let told = told(devices, visible, in_order).memory.into_iter();
+        told.map(|d| (d.device, d.total_bytes, d.free_bytes))
             .collect()
+    }
+
+    fn names(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<Option<String>> {
+        let told = told(devices, visible, in_order).memory.into_iter();
+        told.map(|d| d.hardware.map(|hardware| hardware.name().to_owned()))
+            .collect()
+    }
+
+    fn some(names: &[&str]) -> Vec<Option<String>> {
+        names.iter().map(|name| Some((*name).to_owned())).collect()
     }
 
     #[test]
@@ -188,5 +376,88 @@ mod tests {
             seen(&other, None, true),
             [(0, 80, Some(30)), (1, 40, Some(20))]
         );
+    }
+    #[test]
+    fn which_hardware_a_number_means() {
+        let two = [device("GPU-aa11", 80, 30), device("GPU-aa22", 80, 50)];
+        assert_eq!(names(&two, None, true), some(&["GPU-aa11", "GPU-aa22"]));
+        assert_eq!(
+            names(&two, Some("1,0"), true),
+            some(&["GPU-aa22", "GPU-aa11"])
+        );
+        assert_eq!(names(&two, None, false), [None, None], "fastest first");
+        assert_eq!(
+            names(&two, Some("GPU-aa2,0"), false),
+            [some(&["GPU-aa22"])[0].clone(), None]
+        );
+
+        // It can see one device and runs on one.
+        let runs = [two[0].clone(), running(two[1].clone())];
+        assert_eq!(names(&runs, Some("0"), false), some(&["GPU-aa22"]));
+        assert_eq!(seen(&runs, Some("0"), false), [(0, 80, Some(50))]);
+        assert_eq!(
+            names(&runs, Some("0,1"), false),
+            [None, None],
+            "either number"
+        );
+
+        // Of the other device it is not told who runs there.
+        let mut half = runs.clone();
+        half[0].runs = None;
+        assert_eq!(names(&half, Some("0"), false), [None]);
+        assert_eq!(told(&half, None, false).runs_on, RunsOn::default());
+
+        // The one that it named is certain all the same.
+        let runs = [running(two[0].clone()), two[1].clone()];
+        let named = some(&["GPU-aa22"])[0].clone();
+        assert_eq!(names(&runs, Some("GPU-aa22,0"), false), [named, None]);
+    }
+
+    #[test]
+    fn a_process_that_runs_where_its_variables_do_not_let_it_changed_them() {
+        let runs = [
+            device("GPU-aa11", 80, 30),
+            running(device("GPU-aa22", 80, 50)),
+        ];
+        for list in ["0", "GPU-aa11"] {
+            let told = told(&runs, Some(list), true);
+            assert_eq!(told.memory[0].hardware, None, "{list}");
+            assert_eq!(told.memory[0].free_bytes, None, "{list}");
+            assert_eq!(told.memory[0].process_bytes, None, "{list}");
+            assert_eq!(told.runs_on.devices, [runs[1].hardware.clone()]);
+        }
+    }
+
+    #[test]
+    fn a_part_is_known_by_its_uuid_only() {
+        let parts = [("MIG-1", false), ("MIG-2", false)];
+        let machine = [divided("GPU-aa11", &parts), device("GPU-aa22", 80, 50)];
+        assert_eq!(names(&machine, Some("MIG-2"), false), some(&["MIG-2"]));
+        assert_eq!(seen(&machine, Some("MIG-2"), false), [(0, 10, Some(4))]);
+        // CUDA gives a process one part.
+        assert_eq!(
+            names(&machine, Some("MIG-2,MIG-1"), false),
+            some(&["MIG-2"])
+        );
+        assert_eq!(
+            names(&machine, Some("GPU-aa22"), false),
+            some(&["GPU-aa22"])
+        );
+        for (list, in_order) in [
+            (None, true),
+            (Some("0"), true),
+            (Some("1"), true),
+            (Some("GPU-aa11"), false),
+            (Some("MIG-"), false),
+            (Some("MIG-GPU-aa11/1/0"), false),
+        ] {
+            assert_eq!(names(&machine, list, in_order), [], "{list:?}");
+        }
+        // Where it runs is told all the same, and not of the device as a whole.
+        let running = [divided("GPU-aa11", &[("MIG-1", false), ("MIG-2", true)])];
+        let told = told(&running, None, true);
+        assert_eq!(told.runs_on.devices[0].name(), "MIG-2");
+        assert_eq!(told.runs_on.devices[0].uuid, "GPU-aa11");
+        assert!(told.memory.is_empty());
     }
 }

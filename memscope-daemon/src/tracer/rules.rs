@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 use memscope_rpc::{AttachOptions, AttachScope, Caller};
+use memscope_site::process;
 
 /// A rule by which processes are attached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ impl Rule {
             AttachScope::Pid { .. } => false,
             AttachScope::Comm(name) => comm(pid).is_some_and(|c| c == *name),
             AttachScope::Cgroup(path) => {
-                cgroup(pid).is_some_and(|c| Path::new(&c).starts_with(path))
+                process::cgroup(pid).is_some_and(|c| Path::new(&c).starts_with(path))
             }
             AttachScope::All => maps_device_library(pid),
         }
@@ -51,32 +52,18 @@ pub fn pids() -> Vec<u32> {
 }
 
 fn comm(pid: u32) -> Option<String> {
+    let text = process::read(pid, "comm").ok()?;
     Some(
-        std::fs::read_to_string(format!("/proc/{pid}/comm"))
-            .ok()?
+        String::from_utf8_lossy(&text)
             .trim_end_matches('\n')
             .to_owned(),
     )
 }
 
-fn cgroup(pid: u32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let line = text
-        .lines()
-        .find(|l| l.starts_with("0::"))
-        .or_else(|| text.lines().next())?;
-    line.splitn(3, ':').nth(2).map(str::to_owned)
-}
-
 /// Whether the process maps a library of a device vendor now.
 pub fn maps_device_library(pid: u32) -> bool {
-    let Ok(maps) = memscope_site::process::read(pid, "maps") else {
-        return false;
-    };
-    maps.split(|b| *b == b'\n').any(|line| {
-        let name = line.rsplit(|b| *b == b'/').next().unwrap_or_default();
-        memscope_vendors::library(name).is_some()
-    })
+    let mut files = process::mapped_files(pid).into_iter();
+    files.any(|(_, is_of_device)| is_of_device)
 }
 
 #[cfg(test)]
@@ -108,7 +95,7 @@ mod tests {
         let name = comm(pid).expect("comm");
         assert!(rule(AttachScope::Comm(name)).matches(pid));
         assert!(!rule(AttachScope::Comm("no such".into())).matches(pid));
-        let group = cgroup(pid).expect("cgroup");
+        let group = process::cgroup(pid).expect("cgroup");
         assert!(rule(AttachScope::Cgroup(group.clone())).matches(pid));
         assert!(!rule(AttachScope::Cgroup(format!("{group}/deeper"))).matches(pid));
         assert!(!rule(AttachScope::All).matches(pid));

@@ -199,7 +199,7 @@ impl Tracer {
             rule: process.rule,
             children: process.children,
             full: 0,
-            memory: Vec::new(),
+            nvml: super::nvml::Told::default(),
             notes: process.notes.clone(),
             libraries: process.libraries.clone(),
         };

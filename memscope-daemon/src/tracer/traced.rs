@@ -97,8 +97,8 @@ pub struct Traced {
     pub children: bool,
     /// Full tables that have been reported: one bit for each [`memscope_common::DropReason`].
     pub full: u64,
-    /// Memory of its devices, as it was last recorded.
-    pub memory: Vec<memscope_ledger::event::DeviceTotal>,
+    /// What NVML says of its devices, as it was last recorded.
+    pub nvml: super::nvml::Told,
     /// Coverage notes that have been recorded: text by code, empty if withdrawn.
     pub notes: BTreeMap<String, String>,
     /// Libraries that have sites, by path.

@@ -13,8 +13,9 @@
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
-/* A handle is the physical number plus one, so that none is NULL. */
+/* A handle is the physical number plus one, so that none is NULL; that of a part (MIG) is the place of its line plus PARTS. */
 typedef uintptr_t Device;
+enum { PARTS = 1000 };
 
 static int present(void) { return simcuda_settings()->present; }
 
@@ -29,7 +30,8 @@ static int ordinal_of(Device device) {
 }
 
 /* What a file says, where there is one: a line with a number of bytes for each device, which all processes use of it; then lines of
- * `process DEVICE PID BYTES`, and of `reserved BYTES` for what the driver keeps of each device. */
+ * `process DEVICE PID BYTES`, of `reserved BYTES` for what the driver keeps of each device, and of `mig DEVICE UUID SIZE USED PID` for a
+ * part of a device, on which that process runs (0: none). */
 enum { MOST_TOLD = 16 };
 struct told {
     unsigned long long used[MOST_TOLD], reserved;
@@ -39,6 +41,12 @@ struct told {
         unsigned long long used;
     } processes[MOST_TOLD];
     unsigned count;
+    struct {
+        unsigned device, pid;
+        char uuid[80];
+        unsigned long long size, used;
+    } parts[MOST_TOLD];
+    unsigned parted;
 };
 
 static bool told(struct told *out) {
@@ -46,12 +54,16 @@ static bool told(struct told *out) {
     FILE *file = path ? fopen(path, "re") : NULL;
     *out = (struct told){0};
     if (!file) return false;
-    char line[128];
+    char line[256];
     while (fgets(line, sizeof line, file)) {
         unsigned device, pid;
         unsigned long long bytes;
         if (sscanf(line, "%llu", &bytes) == 1 && out->devices < MOST_TOLD) out->used[out->devices++] = bytes;
         if (sscanf(line, "reserved %llu", &bytes) == 1) out->reserved = bytes;
+        if (out->parted < MOST_TOLD && sscanf(line, "mig %u %79s %llu %llu %u", &out->parts[out->parted].device,
+                                              out->parts[out->parted].uuid, &out->parts[out->parted].size,
+                                              &out->parts[out->parted].used, &out->parts[out->parted].pid) == 5)
+            out->parted++;
         if (sscanf(line, "process %u %u %llu", &device, &pid, &bytes) != 3 || out->count == MOST_TOLD) continue;
         out->processes[out->count].device = device;
         out->processes[out->count].pid = pid;
@@ -59,6 +71,11 @@ static bool told(struct told *out) {
     }
     fclose(file);
     return true;
+}
+
+/* The place of a part's line; -1 for what is no part. */
+static int part_of(Device device, struct told *out) {
+    return told(out) && device >= PARTS && device < PARTS + out->parted ? (int)(device - PARTS) : -1;
 }
 
 static uint64_t used_of(Device device) {
@@ -116,7 +133,38 @@ EXPORT int nvmlDeviceGetName(Device device, char *text, unsigned length) {
     return SUCCESS;
 }
 
+EXPORT int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
+    struct told of_file;
+    if (!valid(device)) return INVALID_ARGUMENT;
+    *current = 0;
+    told(&of_file);
+    for (unsigned i = 0; i < of_file.parted; i++)
+        if ((Device)of_file.parts[i].device + 1 == device) *current = 1;
+    *pending = *current;
+    return SUCCESS;
+}
+
+/* As with real devices, the most that there can be. */
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
+    if (!valid(device)) return INVALID_ARGUMENT;
+    return *count = 7, SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *part) {
+    struct told of_file;
+    if (!valid(device)) return INVALID_ARGUMENT;
+    told(&of_file);
+    for (unsigned i = 0; i < of_file.parted; i++) {
+        if ((Device)of_file.parts[i].device + 1 != device || index-- != 0) continue;
+        return *part = PARTS + i, SUCCESS;
+    }
+    return NOT_FOUND;
+}
+
 EXPORT int nvmlDeviceGetUUID(Device device, char *text, unsigned length) {
+    struct told of_file;
+    int part = part_of(device, &of_file);
+    if (part >= 0) return snprintf(text, length, "%s", of_file.parts[part].uuid), SUCCESS;
     if (!valid(device)) return INVALID_ARGUMENT;
     uint64_t word = SIMCUDA_UUID_LOW + (device - 1);
     snprintf(text, length, "GPU-%08x-%04x-%04x-%04x-%012llx", (unsigned)(SIMCUDA_UUID_HIGH >> 32),
@@ -160,6 +208,13 @@ struct memory {
 };
 
 EXPORT int nvmlDeviceGetMemoryInfo(Device device, struct memory *out) {
+    struct told of_file;
+    int part = part_of(device, &of_file);
+    if (part >= 0) {
+        *out = (struct memory){of_file.parts[part].size, of_file.parts[part].size - of_file.parts[part].used,
+                               of_file.parts[part].used};
+        return SUCCESS;
+    }
     if (!valid(device)) return INVALID_ARGUMENT;
     out->total = simcuda_settings()->physical_bytes[device - 1];
     out->used = used_of(device);
@@ -178,6 +233,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *out) {
     if (result != SUCCESS) return result;
     struct told of_file;
     told(&of_file);
+    if (device >= PARTS) of_file.reserved = 0;
     out->total = memory.total;
     out->reserved = of_file.reserved;
     out->available = memory.available;
@@ -212,6 +268,14 @@ struct process_v3 {
 
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct process_v3 *out) {
     struct told of_file;
+    int part = part_of(device, &of_file);
+    if (part >= 0) {
+        unsigned room = *count;
+        *count = of_file.parts[part].pid != 0;
+        if (*count > room) return INSUFFICIENT_SIZE;
+        if (*count) *out = (struct process_v3){{of_file.parts[part].pid, of_file.parts[part].used}, 1, 0};
+        return SUCCESS;
+    }
     if (!told(&of_file)) return nvmlDeviceGetComputeRunningProcesses(device, count, (struct process *)out);
     if (!valid(device)) return INVALID_ARGUMENT;
     unsigned room = *count;

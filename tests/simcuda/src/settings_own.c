@@ -7,9 +7,26 @@
 
 static struct simcuda_own own;
 
-/* -1 unless `text` begins with the UUID, or the beginning of the UUID, of a device. */
+/* The device of a part (MIG) that NVML's file names. Like the real driver, ends the list there: a process gets one part. */
+static long device_of_part(const char *name, size_t length, char **end, int present) {
+    const char *path = getenv("SIMCUDA_NVML_USED");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    char line[256], uuid[80];
+    long found = -1;
+    while (file && fgets(line, sizeof line, file)) {
+        unsigned device;
+        if (sscanf(line, "mig %u %79s", &device, uuid) != 2 || strlen(uuid) != length) continue;
+        if (strncmp(uuid, name, length) == 0 && (int)device < present) found = device;
+    }
+    if (file) fclose(file);
+    *end = (char *)name + strlen(name);
+    return found;
+}
+
+/* -1 unless `text` begins with the UUID, or the beginning of the UUID, of a device, or the UUID of a part of one. */
 long simcuda_number_of_name(const char *text, char **end, int present) {
     size_t length = strcspn(text, ",");
+    if (strncmp(text, "MIG-", 4) == 0) return device_of_part(text, length, end, present);
     if (strncmp(text, "GPU-", 4) != 0) return -1;
     for (int i = 0; i < present && length > 4; i++) {
         uint64_t low = SIMCUDA_UUID_LOW + (uint64_t)i;

@@ -1,14 +1,14 @@
 //! The answer to `devices`: what all processes hold on each device, and how much of the used memory none of them holds.
 //!
-//! Owns: the rule by which two processes use the same device: both name it by the same UUID, or by the same number
-//! among the same devices. Refuses: to give a sum where the part of one process is not known.
+//! Owns: the rule by which two processes use the same device: it is known of both which device it is, or both name it by the same UUID, or
+//! by the same number among the same devices. Refuses: to give a sum where the part of one process is not known.
 
 use super::affects::{Affects, Answer, effect};
 use super::coverage::notes;
 use super::list::brief;
 use super::question::Question;
 use crate::Ledger;
-use crate::event::ProcessHandle;
+use crate::event::{Hardware, ProcessHandle};
 use crate::report::{AsOf, ProcessState};
 use crate::state::device::Device;
 use crate::state::process::Process;
@@ -17,20 +17,26 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Environment variables on which the meaning of a device's number depends: which devices there are, and their order.
-const AMONG: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+const AMONG: [&str; 2] = [GIVEN, "CUDA_DEVICE_ORDER"];
 
-/// How processes name a device: its kind, its name, and if the name is a number, the values of the variables in
-/// [`AMONG`].
+/// What says which of the machine's devices a container was given.
+const GIVEN: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// How processes name a device: its kind, its name, and if the name is a number, among which devices: the values of the variables in
+/// [`AMONG`], the container and the job.
 type Key = (Option<&'static str>, Option<String>, Vec<String>);
 
-/// What is known of a device: its total bytes, its free bytes with the boot time at which they were seen, and the
+/// What is known of a device: what it is, its total bytes, its free bytes with the boot time at which they were seen, and the
 /// processes that hold memory on it.
 #[derive(Default)]
 struct Seen {
+    hardware: Option<Hardware>,
     total: Option<u64>,
     kept_by_driver: Option<u64>,
     free: Option<(u64, u64)>,
     holders: Vec<v1::DeviceHolder>,
+    /// What another row has may be on this device.
+    others: bool,
 }
 
 impl Question for v1::DevicesRequest {
@@ -55,6 +61,7 @@ impl Question for v1::DevicesRequest {
             limits.retain(|note| spoils(note).is_some());
             for row in process.visible_devices() {
                 let seen = devices.entry(key(process, row)).or_default();
+                seen.hardware = row.hardware().cloned();
                 seen.holders.push(holder(process, row, &limits));
                 if seen.total.is_none() {
                     (seen.total, seen.kept_by_driver) = (row.size(), row.kept_by_driver());
@@ -70,6 +77,13 @@ impl Question for v1::DevicesRequest {
             }
             limits.retain(|note| !coverage.contains(note));
             coverage.extend(limits);
+        }
+        let mut devices: Vec<_> = devices.into_iter().collect();
+        let unsure: Vec<bool> = (0..devices.len())
+            .map(|at| may_be_another(&devices, at))
+            .collect();
+        for ((_, seen), unsure) in devices.iter_mut().zip(unsure) {
+            seen.others = unsure;
         }
         Some(v1::DevicesResponse {
             as_of: as_of.unix_ns,
@@ -92,9 +106,31 @@ fn spoils(note: &v1::CoverageNote) -> Option<bool> {
     spoils.then_some(effect.lower_bound)
 }
 
+/// Whether another row may be of the same device: its processes name the device in another way, and for one of the two it is not known which
+/// device it is.
+fn may_be_another(devices: &[(Key, Seen)], at: usize) -> bool {
+    let ((kind, name, among), seen) = &devices[at];
+    let mut others = devices.iter().enumerate().filter(|(other, _)| *other != at);
+    others.any(|(_, ((other_kind, other_name, other_among), other))| {
+        let both_known = seen.hardware.is_some() && other.hardware.is_some();
+        // The rows of what is on an unknown device count as that already.
+        let named = name.is_some() && other_name.is_some();
+        let alike = among == other_among && is_number(name) == is_number(other_name);
+        kind == other_kind && named && !both_known && !(alike && seen.hardware == other.hardware)
+    })
+}
+
+/// Whether it is a number, which means a device only among certain devices.
+fn is_number(name: &Option<String>) -> bool {
+    name.as_ref().is_none_or(|name| name.parse::<u32>().is_ok())
+}
+
 /// How a process names one of its devices.
 fn key(process: &Process, row: &Device) -> Key {
     let kind = process.vendor.map(|vendor| vendor.device_kind());
+    if let Some(hardware) = row.hardware() {
+        return (kind, Some(hardware.name().to_owned()), Vec::new());
+    }
     let value = |wanted: &str| {
         let found = process.facts.environment.iter();
         let found = found.clone().find(|(name, _)| name == wanted);
@@ -109,10 +145,19 @@ fn key(process: &Process, row: &Device) -> Key {
         named.map_or_else(|| ordinal.to_string(), |name| name.trim().to_owned())
     });
     // A UUID means the same device in every process, a number does not.
-    let is_number = name.as_ref().is_none_or(|name| name.parse::<u32>().is_ok());
-    let among = AMONG.iter().filter(|_| is_number);
-    let among = among.filter_map(|variable| value(variable).map(str::to_owned));
-    (kind, name, among.collect())
+    if !is_number(&name) {
+        return (kind, name, Vec::new());
+    }
+    let variables = AMONG.iter();
+    let mut among: Vec<String> = variables
+        .map(|variable| value(variable).unwrap_or_default().to_owned())
+        .collect();
+    // A container that was given all devices has the machine's own numbers.
+    let whose = process.facts.workload();
+    let given_all = value(GIVEN) == Some("all");
+    among.extend(whose.container_id.filter(|_| !given_all));
+    among.extend(whose.slurm_job);
+    (kind, name, among)
 }
 
 fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::DeviceHolder {
@@ -158,7 +203,8 @@ fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
         total_bytes: seen.total,
         free_bytes: free,
         held_bytes: held,
-        at_least: seen.holders.iter().any(|holder| holder.at_least),
+        at_least: seen.others || seen.holders.iter().any(|holder| holder.at_least),
+        hardware: seen.hardware.map(Into::into),
         name,
         holders: seen.holders,
     }

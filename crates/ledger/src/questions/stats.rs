@@ -92,6 +92,7 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
         total_bytes: row.size(),
         driver_reserved_bytes: row.kept_by_driver(),
         context_bytes: row.context_bytes,
+        hardware: row.hardware().cloned().map(Into::into),
         free_bytes: row.free_bytes.map(|(bytes, _)| bytes),
         free_bytes_boot_ns: row.free_bytes.map(|(_, when)| when),
         driver: Some(driver.held().into()),

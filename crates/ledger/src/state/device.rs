@@ -3,7 +3,7 @@
 //! Owns: the counters of its pool and of its driver allocations. Refuses: single blocks and
 //! allocations, which live by address in `pool` and `driver`.
 
-use crate::event::{DeviceTotal, Event, Level};
+use crate::event::{DeviceTotal, Event, Hardware, Level};
 use crate::report::DriverBytes;
 use crate::state::distribution::Recorder;
 use crate::state::driver::component::Components;
@@ -271,6 +271,9 @@ pub(crate) struct Device {
     pub(crate) total_bytes: Option<u64>,
     /// What NVML said last of it.
     pub(crate) nvml: Option<DeviceTotal>,
+    /// What it is, where that follows from where the process runs and which of its devices it uses.
+    #[serde(default)]
+    pub(crate) proven: Option<Hardware>,
     /// What the driver used for the process beside what it held, when NVML said so last.
     pub(crate) context_bytes: Option<u64>,
     /// Free memory in bytes, from `cudaMemGetInfo` (or another vendor's function for it) or from NVML, and when it was
@@ -310,12 +313,14 @@ impl Device {
 
     /// All memory of the device in bytes, as its runtime says it, else as NVML does.
     pub(crate) fn size(&self) -> Option<u64> {
-        self.total_bytes.or(self.nvml.map(|told| told.total_bytes))
+        let told = self.nvml.as_ref();
+        self.total_bytes.or(told.map(|told| told.total_bytes))
     }
 
     /// What of [`Device::size`] the driver keeps for itself. The runtime's size is without it.
     pub(crate) fn kept_by_driver(&self) -> Option<u64> {
-        self.nvml?
+        self.nvml
+            .as_ref()?
             .reserved_bytes
             .filter(|_| self.total_bytes.is_none())
     }
@@ -334,7 +339,10 @@ const MOST: usize = 256;
 /// All devices of a process. Few, so a walk finds them faster than a map.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Devices {
-    rows: Vec<Device>,
+    pub(super) rows: Vec<Device>,
+    /// Where NVML said last that the process runs.
+    #[serde(default)]
+    pub(super) runs_on: Vec<Hardware>,
     trace_entries: usize,
     /// The traces were given up because memory was short, and are not kept any more.
     #[serde(default)]
@@ -349,6 +357,7 @@ impl Devices {
     pub(crate) fn new(trace_entries: usize) -> Devices {
         Devices {
             rows: Vec::new(),
+            runs_on: Vec::new(),
             trace_entries,
             no_trace: false,
             refused: 0,

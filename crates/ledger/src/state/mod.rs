@@ -10,6 +10,7 @@ pub(crate) mod distribution;
 pub(crate) mod driver;
 pub(crate) mod given_back;
 pub(crate) mod gone;
+pub(crate) mod hardware;
 pub(crate) mod labels;
 pub(crate) mod loss;
 pub(crate) mod marks;

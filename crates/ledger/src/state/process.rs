@@ -5,8 +5,8 @@
 
 use crate::config::LedgerConfig;
 use crate::event::{
-    AllocatorFacts, Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts,
-    ProcessHandle, ReadingCost, Vendor,
+    AllocatorFacts, Backend, Body, Call, CallOp, DeviceTotal, Event, Level, Placement,
+    ProcessFacts, ProcessHandle, ReadingCost, Vendor,
 };
 use crate::growth::group::Groups;
 use crate::notes::Notes;
@@ -105,6 +105,26 @@ impl Process {
         }
     }
 
+    /// Takes in what NVML says of one of its devices.
+    fn device_total(&mut self, told: &DeviceTotal, time_ns: u64) {
+        if self.devices.contradict(told) {
+            self.devices.disown(told);
+            return;
+        }
+        let device = Some(told.device);
+        // What it holds changes all the time, and the context hardly ever: so they are told apart now.
+        let rows = self.devices.sorted();
+        let row = rows.into_iter().find(|row| row.ordinal == device);
+        let held = row.and_then(|row| self.held_bytes(row));
+        let context = told.process_bytes.zip(held);
+        let row = self.devices.at(device);
+        row.nvml = Some(told.clone());
+        row.context_bytes = context.and_then(|(all, held)| all.checked_sub(held));
+        if let Some(free) = told.free_bytes {
+            row.free_bytes = Some((free, time_ns));
+        }
+    }
+
     /// Takes one event of a process that has not ended.
     pub(crate) fn apply(&mut self, event: &Event) {
         self.events += 1;
@@ -181,20 +201,8 @@ impl Process {
             }
             Body::Backend(backend) => self.backend = backend.clone(),
             Body::Allocator(facts) => self.allocator = (**facts).clone(),
-            Body::DeviceTotal(told) => {
-                let device = Some(told.device);
-                // What it holds changes all the time, and the context hardly ever: so they are told apart now.
-                let rows = self.devices.sorted();
-                let row = rows.into_iter().find(|row| row.ordinal == device);
-                let held = row.and_then(|row| self.held_bytes(row));
-                let context = told.process_bytes.zip(held);
-                let row = self.devices.at(device);
-                row.nvml = Some(*told);
-                row.context_bytes = context.and_then(|(all, held)| all.checked_sub(held));
-                if let Some(free) = told.free_bytes {
-                    row.free_bytes = Some((free, event.time_ns));
-                }
-            }
+            Body::RunsOn(places) => self.devices.run_on(&places.devices),
+            Body::DeviceTotal(told) => self.device_total(told, event.time_ns),
             Body::Held(part) => {
                 // The reading may be of a moment long past, but it changes the state now.
                 scene.time_ns = self.last_ns;

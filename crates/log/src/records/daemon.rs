@@ -6,7 +6,7 @@ use crate::records::site::SiteDefined;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{
     AllocatorFacts, Backend, CodeName, CoverageNote, DeviceTotal, Finding, HeldPart, Mark,
-    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, Shed, StackSeen,
+    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, RunsOn, Shed, StackSeen,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -127,6 +127,8 @@ daemon_records! {
     20 => KIND_FINDING: Finding(Finding),
     /// A part of what was kept of a process was given up, because memory was short.
     21 => KIND_SHED: Shed(Shed),
+    /// The devices on which the process runs.
+    22 => KIND_RUNS_ON: RunsOn(RunsOn),
 }
 
 /// Values for the header of a daemon's record.

@@ -193,6 +193,7 @@ impl Decoder {
                 unix_ns: clock.unix_ns,
             },
             DaemonRecord::DeviceTotal(total) => Body::DeviceTotal(total),
+            DaemonRecord::RunsOn(places) => Body::RunsOn(places),
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
             DaemonRecord::Lost => Body::Lost,

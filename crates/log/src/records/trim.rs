@@ -128,6 +128,7 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::Replaced
         | DaemonRecord::Clock(_)
         | DaemonRecord::DeviceTotal(_)
+        | DaemonRecord::RunsOn(_)
         | DaemonRecord::Held(_)
         | DaemonRecord::ReadingCost(_)
         | DaemonRecord::Launches(_)

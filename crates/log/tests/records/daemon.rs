@@ -7,6 +7,14 @@ use memscope_log::records::*;
 use proptest::prelude::*;
 use std::mem::offset_of;
 
+fn hardware() -> Hardware {
+    Hardware {
+        uuid: "GPU-aa11".to_owned(),
+        mig_uuid: Some("MIG-1".to_owned()),
+        pci_address: Some("0000:01:00.0".to_owned()),
+    }
+}
+
 fn facts(pid: u32) -> ProcessFacts {
     ProcessFacts {
         pid,
@@ -65,6 +73,10 @@ fn records() -> Vec<DaemonRecord> {
             free_bytes: Some(3),
             reserved_bytes: None,
             process_bytes: Some(9),
+            hardware: Some(hardware()),
+        }),
+        DaemonRecord::RunsOn(RunsOn {
+            devices: vec![hardware(), Hardware::default()],
         }),
         DaemonRecord::ReadingCost(ReadingCost {
             at_ns: 7,

@@ -99,7 +99,7 @@ Global___DeviceHolder: _TypeAlias = DeviceHolder  # noqa: Y015
 
 @_typing.final
 class MachineDevice(_message.Message):
-    """A device, as the processes that use it name it."""
+    """A device."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -113,11 +113,13 @@ class MachineDevice(_message.Message):
     HOLDERS_FIELD_NUMBER: _builtins.int
     CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
     DRIVER_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    HARDWARE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of device as PyTorch calls it: `cuda`, `npu` or `hip`. Unknown before anything told."""
     name: _builtins.str
-    """What the variable says by which a process chooses devices (CUDA_VISIBLE_DEVICES and its like): a number or a UUID; without it, the
-    ordinal. Processes that see other devices under the same number, as their environment says, have rows of their own.
+    """The UUID where it is known what the device is: that of the part (MIG) where a process was given one, else the device's. Where it is not
+    known, what the variable says by which a process chooses devices (CUDA_VISIBLE_DEVICES and its like), and without it the ordinal.
+    Processes that may see other devices under the same number (their environment, job or container says so) have rows of their own.
     """
     total_bytes: _builtins.int
     """Memory of the device in bytes."""
@@ -139,6 +141,10 @@ class MachineDevice(_message.Message):
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceHolder]:
         """The processes, those that hold most first."""
 
+    @_builtins.property
+    def hardware(self) -> _process_pb2.Hardware:
+        """What the device is. Unknown where no driver told, or where it is not certain which of the machine's devices a process means by a number."""
+
     def __init__(
         self,
         *,
@@ -152,10 +158,11 @@ class MachineDevice(_message.Message):
         holders: _abc.Iterable[Global___DeviceHolder] | None = ...,
         context_bytes: _builtins.int | None = ...,
         driver_reserved_bytes: _builtins.int | None = ...,
+        hardware: _process_pb2.Hardware | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "context_bytes", b"context_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "held_bytes", b"held_bytes", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_hardware", b"_hardware", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "context_bytes", b"context_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "hardware", b"hardware", "held_bytes", b"held_bytes", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "at_least", b"at_least", "context_bytes", b"context_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "held_bytes", b"held_bytes", "holders", b"holders", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes", "_driver_reserved_bytes", b"_driver_reserved_bytes", "_free_bytes", b"_free_bytes", "_hardware", b"_hardware", "_held_bytes", b"_held_bytes", "_kind", b"_kind", "_name", b"_name", "_total_bytes", b"_total_bytes", "_unexplained_bytes", b"_unexplained_bytes", "at_least", b"at_least", "context_bytes", b"context_bytes", "driver_reserved_bytes", b"driver_reserved_bytes", "free_bytes", b"free_bytes", "hardware", b"hardware", "held_bytes", b"held_bytes", "holders", b"holders", "kind", b"kind", "name", b"name", "total_bytes", b"total_bytes", "unexplained_bytes", b"unexplained_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_bytes: _TypeAlias = _typing.Literal["context_bytes"]  # noqa: Y015
     _WhichOneofArgType__context_bytes: _TypeAlias = _typing.Literal["_context_bytes", b"_context_bytes"]  # noqa: Y015
@@ -163,6 +170,8 @@ class MachineDevice(_message.Message):
     _WhichOneofArgType__driver_reserved_bytes: _TypeAlias = _typing.Literal["_driver_reserved_bytes", b"_driver_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__free_bytes: _TypeAlias = _typing.Literal["free_bytes"]  # noqa: Y015
     _WhichOneofArgType__free_bytes: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__hardware: _TypeAlias = _typing.Literal["hardware"]  # noqa: Y015
+    _WhichOneofArgType__hardware: _TypeAlias = _typing.Literal["_hardware", b"_hardware"]  # noqa: Y015
     _WhichOneofReturnType__held_bytes: _TypeAlias = _typing.Literal["held_bytes"]  # noqa: Y015
     _WhichOneofArgType__held_bytes: _TypeAlias = _typing.Literal["_held_bytes", b"_held_bytes"]  # noqa: Y015
     _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
@@ -179,6 +188,8 @@ class MachineDevice(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__driver_reserved_bytes) -> _WhichOneofReturnType__driver_reserved_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_bytes) -> _WhichOneofReturnType__free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hardware) -> _WhichOneofReturnType__hardware | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__held_bytes) -> _WhichOneofReturnType__held_bytes | None: ...
     @_typing.overload

@@ -367,6 +367,7 @@ class DeviceTotal(_message.Message):
     FREE_BYTES_FIELD_NUMBER: _builtins.int
     RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     PROCESS_BYTES_FIELD_NUMBER: _builtins.int
+    HARDWARE_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process."""
     total_bytes: _builtins.int
@@ -377,6 +378,10 @@ class DeviceTotal(_message.Message):
     """Bytes that the driver keeps from everybody, for itself and the device's own firmware."""
     process_bytes: _builtins.int
     """Bytes that the driver says that this process uses: what its allocators hold, and the driver's context for it."""
+    @_builtins.property
+    def hardware(self) -> _process_pb2.Hardware:
+        """What the device is, where that is certain."""
+
     def __init__(
         self,
         *,
@@ -385,13 +390,16 @@ class DeviceTotal(_message.Message):
         free_bytes: _builtins.int | None = ...,
         reserved_bytes: _builtins.int | None = ...,
         process_bytes: _builtins.int | None = ...,
+        hardware: _process_pb2.Hardware | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_process_bytes", b"_process_bytes", "_reserved_bytes", b"_reserved_bytes", "free_bytes", b"free_bytes", "process_bytes", b"process_bytes", "reserved_bytes", b"reserved_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_hardware", b"_hardware", "_process_bytes", b"_process_bytes", "_reserved_bytes", b"_reserved_bytes", "free_bytes", b"free_bytes", "hardware", b"hardware", "process_bytes", b"process_bytes", "reserved_bytes", b"reserved_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_process_bytes", b"_process_bytes", "_reserved_bytes", b"_reserved_bytes", "device", b"device", "free_bytes", b"free_bytes", "process_bytes", b"process_bytes", "reserved_bytes", b"reserved_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "_hardware", b"_hardware", "_process_bytes", b"_process_bytes", "_reserved_bytes", b"_reserved_bytes", "device", b"device", "free_bytes", b"free_bytes", "hardware", b"hardware", "process_bytes", b"process_bytes", "reserved_bytes", b"reserved_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_bytes: _TypeAlias = _typing.Literal["free_bytes"]  # noqa: Y015
     _WhichOneofArgType__free_bytes: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__hardware: _TypeAlias = _typing.Literal["hardware"]  # noqa: Y015
+    _WhichOneofArgType__hardware: _TypeAlias = _typing.Literal["_hardware", b"_hardware"]  # noqa: Y015
     _WhichOneofReturnType__process_bytes: _TypeAlias = _typing.Literal["process_bytes"]  # noqa: Y015
     _WhichOneofArgType__process_bytes: _TypeAlias = _typing.Literal["_process_bytes", b"_process_bytes"]  # noqa: Y015
     _WhichOneofReturnType__reserved_bytes: _TypeAlias = _typing.Literal["reserved_bytes"]  # noqa: Y015
@@ -399,11 +407,37 @@ class DeviceTotal(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_bytes) -> _WhichOneofReturnType__free_bytes | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hardware) -> _WhichOneofReturnType__hardware | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__process_bytes) -> _WhichOneofReturnType__process_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reserved_bytes) -> _WhichOneofReturnType__reserved_bytes | None: ...
 
 Global___DeviceTotal: _TypeAlias = DeviceTotal  # noqa: Y015
+
+@_typing.final
+class RunsOn(_message.Message):
+    """Where a process runs, as the driver says it: the devices, and the parts of devices, on which it has a context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.Hardware]:
+        """All of them, in no order that means anything."""
+
+    def __init__(
+        self,
+        *,
+        devices: _abc.Iterable[_process_pb2.Hardware] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunsOn: _TypeAlias = RunsOn  # noqa: Y015
 
 @_typing.final
 class StackSeen(_message.Message):
@@ -1217,6 +1251,7 @@ class Event(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     DEVICE_TOTAL_FIELD_NUMBER: _builtins.int
+    RUNS_ON_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     READING_COST_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
@@ -1299,6 +1334,10 @@ class Event(_message.Message):
     @_builtins.property
     def device_total(self) -> Global___DeviceTotal:
         """Memory of a device."""
+
+    @_builtins.property
+    def runs_on(self) -> Global___RunsOn:
+        """On which devices the process runs, when that changed."""
 
     @_builtins.property
     def held(self) -> Global___HeldPart:
@@ -1407,6 +1446,7 @@ class Event(_message.Message):
         backend: _stats_pb2.Backend | None = ...,
         clock: Global___Clock | None = ...,
         device_total: Global___DeviceTotal | None = ...,
+        runs_on: Global___RunsOn | None = ...,
         held: Global___HeldPart | None = ...,
         reading_cost: _process_pb2.ReadingCost | None = ...,
         lost: Global___Nothing | None = ...,
@@ -1429,9 +1469,9 @@ class Event(_message.Message):
         region: Global___Region | None = ...,
         operator: Global___Operator | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launch", b"launch", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launch", b"launch", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "runs_on", b"runs_on", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launch", b"launch", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launch", b"launch", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "operator", b"operator", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "runs_on", b"runs_on", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__no_stack: _TypeAlias = _typing.Literal["no_stack"]  # noqa: Y015
     _WhichOneofArgType__no_stack: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack"]  # noqa: Y015
@@ -1441,7 +1481,7 @@ class Event(_message.Message):
     _WhichOneofArgType__stack_id: _TypeAlias = _typing.Literal["_stack_id", b"_stack_id"]  # noqa: Y015
     _WhichOneofReturnType__time_unix_ns: _TypeAlias = _typing.Literal["time_unix_ns"]  # noqa: Y015
     _WhichOneofArgType__time_unix_ns: _TypeAlias = _typing.Literal["_time_unix_ns", b"_time_unix_ns"]  # noqa: Y015
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "launch", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region", "operator"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "runs_on", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "launch", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region", "operator"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__no_stack) -> _WhichOneofReturnType__no_stack | None: ...

@@ -116,6 +116,43 @@ SOURCE_HOST: Source.ValueType  # 3
 Global___Source: _TypeAlias = Source  # noqa: Y015
 
 @_typing.final
+class Hardware(_message.Message):
+    """What a device is, whatever number a process has for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    MIG_UUID_FIELD_NUMBER: _builtins.int
+    PCI_ADDRESS_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    """UUID of the device: `GPU-…`, also where the process was given only a part of it."""
+    mig_uuid: _builtins.str
+    """UUID of the part of the device that the process was given (MIG): `MIG-…`. Unknown for a whole device."""
+    pci_address: _builtins.str
+    """Address of the device on the PCI bus, as the kernel writes it: `0000:01:00.0`."""
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        mig_uuid: _builtins.str | None = ...,
+        pci_address: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mig_uuid", b"_mig_uuid", "_pci_address", b"_pci_address", "mig_uuid", b"mig_uuid", "pci_address", b"pci_address"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mig_uuid", b"_mig_uuid", "_pci_address", b"_pci_address", "mig_uuid", b"mig_uuid", "pci_address", b"pci_address", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mig_uuid: _TypeAlias = _typing.Literal["mig_uuid"]  # noqa: Y015
+    _WhichOneofArgType__mig_uuid: _TypeAlias = _typing.Literal["_mig_uuid", b"_mig_uuid"]  # noqa: Y015
+    _WhichOneofReturnType__pci_address: _TypeAlias = _typing.Literal["pci_address"]  # noqa: Y015
+    _WhichOneofArgType__pci_address: _TypeAlias = _typing.Literal["_pci_address", b"_pci_address"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mig_uuid) -> _WhichOneofReturnType__mig_uuid | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pci_address) -> _WhichOneofReturnType__pci_address | None: ...
+
+Global___Hardware: _TypeAlias = Hardware  # noqa: Y015
+
+@_typing.final
 class EventId(_message.Message):
     """Place of an event in the daemon's log."""
 

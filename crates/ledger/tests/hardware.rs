@@ -1,0 +1,239 @@
+//! Which device of the machine a process means by a number, and which processes use the same one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::*;
+use memscope_ledger::event::*;
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_proto::v1;
+
+const A: ProcessHandle = ProcessHandle(1);
+const B: ProcessHandle = ProcessHandle(2);
+
+fn gpu(name: &str) -> Hardware {
+    Hardware {
+        uuid: format!("GPU-{name}"),
+        mig_uuid: None,
+        pci_address: None,
+    }
+}
+
+fn part(name: &str, of: &str) -> Hardware {
+    Hardware {
+        mig_uuid: Some(format!("MIG-{name}")),
+        ..gpu(of)
+    }
+}
+
+/// A ledger in which these processes are attached, each with its control group and environment.
+fn with(processes: &[(ProcessHandle, &str, &[(&str, &str)])]) -> Ledger {
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    for (process, cgroup, environment) in processes {
+        let mut facts = facts(process.0, Level::Segments, true);
+        facts.cgroup = Some((*cgroup).to_owned());
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        facts.environment = environment.iter().map(pair).collect();
+        ledger.apply(&event(*process, SECOND, Body::Attached(facts)));
+    }
+    ledger
+}
+
+fn alloc(ledger: &mut Ledger, process: ProcessHandle, device: i32, ptr: u64, size: u64) {
+    let Body::Call(mut one) = call("cudaMalloc", CallOp::Alloc, ptr, size) else {
+        unreachable!()
+    };
+    one.device = Some(device);
+    ledger.apply(&event(process, 2 * SECOND, Body::Call(one)));
+}
+
+fn runs(ledger: &mut Ledger, process: ProcessHandle, devices: &[Hardware]) {
+    let devices = devices.to_vec();
+    ledger.apply(&event(
+        process,
+        3 * SECOND,
+        Body::RunsOn(RunsOn { devices }),
+    ));
+}
+
+fn told(ledger: &mut Ledger, process: ProcessHandle, device: i32, hardware: Hardware) {
+    let told = DeviceTotal {
+        device,
+        total_bytes: 1000,
+        free_bytes: Some(300),
+        hardware: Some(hardware),
+        ..DeviceTotal::default()
+    };
+    ledger.apply(&event(process, 3 * SECOND, Body::DeviceTotal(told)));
+}
+
+fn devices(ledger: &Ledger, of: &[ProcessHandle]) -> Vec<v1::MachineDevice> {
+    let answer = ledger.ask(of, as_of(4 * SECOND), &v1::DevicesRequest {});
+    answer.unwrap().devices
+}
+
+/// Names, held bytes and numbers of holders.
+fn rows(ledger: &Ledger) -> Vec<(String, Option<u64>, usize)> {
+    let devices = devices(ledger, &[A, B]).into_iter();
+    devices
+        .map(|one| (one.name.unwrap(), one.held_bytes, one.holders.len()))
+        .collect()
+}
+
+fn names(ledger: &Ledger, process: ProcessHandle) -> Vec<Option<String>> {
+    let one = v1::StatsRequest {
+        pid: process.0,
+        ..v1::StatsRequest::default()
+    };
+    let answer = ledger.ask(&[process], as_of(4 * SECOND), &one).unwrap();
+    let name = |told: v1::Hardware| told.mig_uuid.unwrap_or(told.uuid);
+    let devices = answer.devices.into_iter();
+    devices.map(|device| device.hardware.map(name)).collect()
+}
+
+fn row(name: &str, held: u64, holders: usize) -> (String, Option<u64>, usize) {
+    (name.to_owned(), Some(held), holders)
+}
+
+#[test]
+fn one_number_of_two_processes_that_run_elsewhere_is_not_one_device() {
+    let mut ledger = with(&[(A, "/", &[]), (B, "/", &[])]);
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    alloc(&mut ledger, B, 0, 0x1000, 20);
+    assert_eq!(
+        rows(&ledger),
+        [row("0", 120, 2)],
+        "nothing tells them apart"
+    );
+    // Each has chosen a device of its own after it was started.
+    runs(&mut ledger, A, &[gpu("a")]);
+    runs(&mut ledger, B, &[gpu("b")]);
+    assert_eq!(rows(&ledger), [row("GPU-a", 100, 1), row("GPU-b", 20, 1)]);
+    assert!(devices(&ledger, &[A, B]).iter().all(|one| !one.at_least));
+}
+
+#[test]
+fn two_numbers_of_one_device_are_one_device() {
+    let visible: &[(&str, &str)] = &[("CUDA_VISIBLE_DEVICES", "1")];
+    let mut ledger = with(&[(A, "/", &[]), (B, "/", visible)]);
+    alloc(&mut ledger, A, 1, 0x1000, 100);
+    alloc(&mut ledger, B, 0, 0x1000, 20);
+    told(&mut ledger, A, 1, gpu("b"));
+    let open = devices(&ledger, &[A, B]);
+    assert_eq!(open.len(), 2, "of B nothing is told");
+    assert!(
+        open.iter().all(|one| one.at_least),
+        "B's may be the same one"
+    );
+    told(&mut ledger, B, 0, gpu("b"));
+    assert_eq!(rows(&ledger), [row("GPU-b", 120, 2)]);
+    let one = devices(&ledger, &[A, B]).remove(0);
+    assert_eq!(one.unexplained_bytes, Some(1000 - 300 - 120));
+    assert_eq!(one.hardware.unwrap().uuid, "GPU-b");
+    assert!(!one.at_least);
+}
+
+#[test]
+fn jobs_and_containers_have_numbers_of_their_own() {
+    let id = |digit: &str| format!("/docker/{}", digit.repeat(64));
+    let (one, other) = (id("a"), id("b"));
+    let zero: &[(&str, &str)] = &[("CUDA_VISIBLE_DEVICES", "0")];
+    let job = |number| [("CUDA_VISIBLE_DEVICES", "0"), ("SLURM_JOB_ID", number)];
+    let (first, second) = (job("7"), job("8"));
+    let all: &[(&str, &str)] = &[("NVIDIA_VISIBLE_DEVICES", "all")];
+    for (processes, apart) in [
+        ([(A, one.as_str(), zero), (B, other.as_str(), zero)], true),
+        ([(A, one.as_str(), zero), (B, one.as_str(), zero)], false),
+        ([(A, one.as_str(), all), (B, other.as_str(), all)], false),
+        ([(A, "/", &first[..]), (B, "/", &second[..])], true),
+        ([(A, "/", &first[..]), (B, "/", &first[..])], false),
+    ] {
+        let mut ledger = with(&processes);
+        alloc(&mut ledger, A, 0, 0x1000, 100);
+        alloc(&mut ledger, B, 0, 0x1000, 20);
+        let found = rows(&ledger);
+        match apart {
+            true => assert_eq!(found.len(), 2, "{processes:?}: {found:?}"),
+            false => assert_eq!(found, [row("0", 120, 2)], "{processes:?}"),
+        }
+        // They can still be the same one.
+        let open = devices(&ledger, &[A, B]);
+        assert!(
+            open.iter().all(|one| one.at_least == apart),
+            "{processes:?}"
+        );
+    }
+}
+
+#[test]
+fn parts_of_a_device_are_devices() {
+    let mut ledger = with(&[(A, "/", &[]), (B, "/", &[])]);
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    alloc(&mut ledger, B, 0, 0x1000, 20);
+    told(&mut ledger, A, 0, part("1", "a"));
+    runs(&mut ledger, B, &[part("2", "a")]);
+    assert_eq!(rows(&ledger), [row("MIG-1", 100, 1), row("MIG-2", 20, 1)]);
+    let hardware = devices(&ledger, &[A, B]).remove(1).hardware.unwrap();
+    assert_eq!(hardware.uuid, "GPU-a");
+    assert_eq!(hardware.mig_uuid.as_deref(), Some("MIG-2"));
+}
+
+#[test]
+fn where_it_runs_tells_a_number_only_if_there_is_one() {
+    let mut ledger = with(&[(A, "/", &[])]);
+    alloc(&mut ledger, A, 3, 0x1000, 100);
+    alloc(&mut ledger, A, 5, 0x2000, 100);
+    runs(&mut ledger, A, &[gpu("a"), gpu("b")]);
+    assert_eq!(names(&ledger, A), [None, None], "which is which?");
+
+    let mut ledger = with(&[(A, "/", &[])]);
+    runs(&mut ledger, A, &[gpu("a")]);
+    assert_eq!(names(&ledger, A), []);
+    alloc(&mut ledger, A, 3, 0x1000, 100);
+    runs(&mut ledger, A, &[gpu("a"), gpu("c")]);
+    assert_eq!(names(&ledger, A), [None], "a context without memory");
+    runs(&mut ledger, A, &[gpu("a")]);
+    assert_eq!(names(&ledger, A), [Some("GPU-a".to_owned())]);
+    // The next one that it uses is what is left.
+    alloc(&mut ledger, A, 5, 0x2000, 100);
+    let both = [Some("GPU-a".to_owned()), Some("GPU-b".to_owned())];
+    assert_eq!(names(&ledger, A), [both[0].clone(), None]);
+    runs(&mut ledger, A, &[gpu("b"), gpu("a")]);
+    assert_eq!(names(&ledger, A), both);
+    // A number that it had is one that it keeps.
+    runs(&mut ledger, A, &[]);
+    assert_eq!(names(&ledger, A), both);
+}
+
+#[test]
+fn what_cannot_be_true_of_a_number_is_not_believed() {
+    let mut ledger = with(&[(A, "/", &[])]);
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    // The environment of its start says so.
+    told(&mut ledger, A, 0, gpu("a"));
+    let free = |ledger: &Ledger| devices(ledger, &[A])[0].free_bytes;
+    assert_eq!(names(&ledger, A), [Some("GPU-a".to_owned())]);
+    assert_eq!(free(&ledger), Some(300));
+    runs(&mut ledger, A, &[gpu("b")]);
+    assert_eq!(names(&ledger, A), [Some("GPU-b".to_owned())]);
+    assert_eq!(free(&ledger), None, "that was the other one's");
+    told(&mut ledger, A, 0, gpu("a"));
+    assert_eq!(free(&ledger), None);
+    told(&mut ledger, A, 0, gpu("b"));
+    assert_eq!(free(&ledger), Some(300));
+
+    // It is told before it uses any device.
+    let mut ledger = with(&[(A, "/", &[])]);
+    told(&mut ledger, A, 0, gpu("a"));
+    runs(&mut ledger, A, &[gpu("b")]);
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    told(&mut ledger, A, 0, gpu("a"));
+    assert_eq!((names(&ledger, A), free(&ledger)), (vec![None], None));
+
+    let mut ledger = with(&[(A, "/", &[])]);
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    runs(&mut ledger, A, &[gpu("b"), gpu("c")]);
+    told(&mut ledger, A, 0, gpu("a"));
+    assert_eq!((names(&ledger, A), free(&ledger)), (vec![None], None));
+}

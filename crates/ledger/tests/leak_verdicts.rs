@@ -537,6 +537,8 @@ fn leaked_blocks_that_all_differ_are_found_by_class() {
 fn direct_allocations_leak_too() {
     for backend in [Backend::Unknown, Backend::Native] {
         let mut ledger = attached_as(Level::Segments, true, SECOND, backend);
+        // It frees nothing, so only time tells it from a program that loads what it works on.
+        const PAUSE: u64 = 2100 * MS;
         for i in 0..300u64 {
             let Body::Call(mut c) =
                 call("cudaMalloc", CallOp::Alloc, 0x1_0000_0000 + i * MIB, 4096)
@@ -544,14 +546,91 @@ fn direct_allocations_leak_too() {
                 unreachable!()
             };
             c.device = Some(0);
-            ledger.apply(&event(P, SECOND + i * 20 * MS, Body::Call(c)));
+            ledger.apply(&event(P, SECOND + i * PAUSE, Body::Call(c)));
+            if i == 200 {
+                assert_eq!(growing(&ledger, SECOND + i * PAUSE), []);
+            }
         }
-        let found = growing(&ledger, SECOND + 300 * 20 * MS);
+        let found = growing(&ledger, SECOND + 300 * PAUSE);
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].source(), found[0].size_bytes, found[0].live_count),
             (v1::Source::Driver, 4096, 300)
         );
+    }
+}
+
+/// A program that is followed from its start: it imports, builds a model, trains for a few steps and then waits. All that time
+/// it keeps more and more memory at the same sizes, and it leaks nothing.
+#[test]
+fn a_program_that_starts_is_left_alone() {
+    for seed in 0..200u64 {
+        let mut dice = Dice(seed * 7919 + 13);
+        let mut sim = Sim::new(Mode::Calibrated);
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        let start = sim.time;
+        let mut asked = start;
+        let mut look = |sim: &mut Sim, phase: &str| {
+            sim.feed(&mut ledger);
+            if sim.time < asked {
+                return;
+            }
+            asked = sim.time + 500 * MS;
+            let found = growing(&ledger, sim.time);
+            let ms = (sim.time - start) / MS;
+            assert!(
+                found.is_empty(),
+                "seed {seed}, {phase}, {ms} ms: {found:#?}"
+            );
+        };
+        sim.time += (500 + dice.below(12_000)) * MS;
+        look(&mut sim, "imports");
+        let layers = 4 + dice.below(60);
+        let pause = dice.below(200) * MS;
+        for _ in 0..layers {
+            for size in [4 * MIB, MIB, 4096, 4096] {
+                sim.alloc(0, 0, size);
+                sim.time += 100_000;
+            }
+            sim.time += pause;
+            look(&mut sim, "builds");
+        }
+        sim.time += dice.below(3) * SECOND;
+        look(&mut sim, "has built");
+        let (step, is_marked) = ((5 + dice.below(600)) * MS, dice.below(2) == 0);
+        for i in 0..20 {
+            let mut held = Vec::new();
+            for layer in 0..layers {
+                held.push(sim.alloc(0, 0, 2 * MIB + 512 * (layer % 7)));
+                // A workspace that stays.
+                if i < 2 + dice.below(4) && dice.below(4) == 0 {
+                    sim.alloc(0, 0, [8192, 4096, 70_000][dice.below(3) as usize]);
+                }
+                sim.time += step / layers;
+            }
+            for addr in held {
+                sim.free(addr, false);
+            }
+            if is_marked {
+                sim.emit(Body::Mark(Box::new(Mark {
+                    kind: MarkKind::Begin,
+                    source: MarkSource::RecordFunction,
+                    name: "Optimizer.step#AdamW.step".into(),
+                    ..Mark::default()
+                })));
+            }
+            if i == 0 {
+                // The optimizer's state.
+                for size in [4 * MIB, MIB, 4096, 4096].repeat(2 * layers as usize) {
+                    sim.alloc(0, 0, size);
+                }
+            }
+            look(&mut sim, "trains");
+        }
+        for _ in 0..90 {
+            sim.time += 500 * MS;
+            look(&mut sim, "waits");
+        }
     }
 }
 

@@ -22,6 +22,11 @@ const STALE_STEPS: u64 = 20;
 const ENOUGH_IN_A_PATTERN: usize = 4;
 /// Number of ends of steps that are needed to judge by steps.
 const ENOUGH_TICKS: u64 = 4;
+/// Where at least one of this many blocks stays that were allocated since the attach, a program may still be building what
+/// it works on.
+const STAYS_OF: u64 = 4;
+/// How long a program may build, in nanoseconds: large models load for minutes.
+const BUILDS_NS: u64 = 600_000_000_000;
 
 /// The windows of steps, for judging rows from step to step.
 pub(super) struct StepAxis {
@@ -29,6 +34,8 @@ pub(super) struct StepAxis {
     pub(super) ticks_per_step: f64,
     pub(super) sure_after: u64,
     pub(super) step_ns: Option<u64>,
+    /// The steps are repetitions of allocations: nobody said that they are steps.
+    is_guessed: bool,
 }
 
 /// What a row of floors counts.
@@ -97,6 +104,7 @@ pub(super) fn step_axis(
         return None;
     }
     Some(StepAxis {
+        is_guessed: steps.source == StepSource::Pattern,
         clock: process.groups.ticks(),
         ticks_per_step: ticks_per_step.max(1e-9),
         sure_after,
@@ -113,6 +121,38 @@ pub(super) struct Judge<'a> {
     pub(super) steps: Option<StepAxis>,
     /// 1 for each window in which all stacks were recorded, else 0.
     pub(super) recorded: Row,
+    /// Why growth proves nothing yet, whatever the rows say.
+    too_early: Option<&'static str>,
+}
+
+/// Why growth proves nothing yet. A program that loads a model keeps more and more memory at the same lines, as one does that
+/// leaks. Known steps tell the two apart; without them, that a working program frees most of what it allocates.
+fn too_early(
+    process: &Process,
+    now: u64,
+    watched_ns: u64,
+    steps: Option<&StepAxis>,
+) -> Option<&'static str> {
+    if steps.is_some_and(|axis| !axis.is_guessed) {
+        return None;
+    }
+    let source = process.steps.source;
+    let is_told = !matches!(source, StepSource::Unknown | StepSource::Pattern);
+    if steps.is_none() && is_told && now.saturating_sub(process.steps.last_ns) <= STALE_NS {
+        return Some("its steps have just begun");
+    }
+    let (mut allocs, mut frees) = (0u64, 0u64);
+    for row in process.devices.iter() {
+        let (came, went) = match row.pool.alloc_count {
+            0 => (row.driver.alloc_count, row.driver.free_count),
+            came => (came, row.pool.free_count),
+        };
+        allocs = allocs.saturating_add(came);
+        frees = frees.saturating_add(went);
+    }
+    let stays = allocs.saturating_sub(frees);
+    let builds = stays.saturating_mul(STAYS_OF) >= allocs && watched_ns < BUILDS_NS;
+    builds.then_some("much of what the program allocates stays, as when it loads what it works on")
 }
 
 impl<'a> Judge<'a> {
@@ -122,7 +162,9 @@ impl<'a> Judge<'a> {
         let recorded = process
             .groups
             .recorded(steps.as_ref().map(|axis| &axis.clock), &clock);
+        let watched_ns = now.saturating_sub(clock.start_ns());
         Judge {
+            too_early: too_early(process, now, watched_ns, steps.as_ref()),
             process,
             now,
             clock,
@@ -198,6 +240,28 @@ impl<'a> Judge<'a> {
 
     /// Judges a row that has some of `all` windows; `place` gives the number of a row's window among all windows.
     fn judge_windows(
+        &self,
+        what: &What,
+        row: &Row,
+        all: usize,
+        place: &dyn Fn(usize) -> usize,
+    ) -> Judgement {
+        let mut judged = self.judge_rises(what, row, all, place);
+        if let Some(why) = self.too_early
+            && judged.verdict == Verdict::Growing
+        {
+            judged.verdict = Verdict::Undecided;
+            judged.reason = format!("{}, but it is too early to tell: {why}", judged.reason);
+            judged.young = judged.young.or(Some(Young {
+                steps: 0,
+                in_every_step: false,
+            }));
+        }
+        judged
+    }
+
+    /// The same by the rises of the row alone.
+    fn judge_rises(
         &self,
         what: &What,
         row: &Row,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 from collections.abc import Generator
 from types import TracebackType
@@ -30,6 +32,9 @@ WORDS = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
 }
 
+#: A host and a port, as memscope-ctl's ``--connect`` takes them.
+HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
+
 LOG = "look at the daemon's log: journalctl -u memscoped"
 
 
@@ -37,12 +42,17 @@ class Connection:
     """A gRPC channel on the daemon's socket. `channel` serves gRPC's own stubs, too, as those for health."""
 
     def __init__(self, path: str, *, strict: bool) -> None:
-        why = _unreachable(path)
-        if why:
-            raise why
+        #: The socket's path, or host and port.
         self.path = path
-        # gRPC takes it for a URI.
-        self.channel = grpc.insecure_channel("unix:" + quote(path))
+        self._is_socket = not is_host(path)
+        if self._is_socket:
+            why = _unreachable(path)
+            if why:
+                raise why
+            # gRPC takes it for a URI.
+            self.channel = grpc.insecure_channel("unix:" + quote(path))
+        else:
+            self.channel = _over_tls(path)
         self._metadata = ((STRICT, "1"),) if strict else ()
 
     def close(self) -> None:
@@ -104,7 +114,8 @@ class Connection:
             return DaemonError(what, hint, code=str(word))
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
             # The transport's words; the socket itself says it better.
-            return _unreachable(self.path) or DaemonError(
+            why = _unreachable(self.path) if self._is_socket else None
+            return why or DaemonError(
                 f"the connection to the daemon at {self.path} broke: {what}",
                 f"did it end? {LOG}",
                 code="connection_broke",
@@ -127,6 +138,37 @@ class Connection:
 def _said(question: type[Question], fields: dict[str, Any]) -> Question:
     """The request that says what is not None."""
     return question(**{name: value for name, value in fields.items() if value is not None})
+
+
+def is_host(address: str) -> bool:
+    """Whether an address is a host and a port, and no file."""
+    return HOST.fullmatch(address) is not None and not os.path.lexists(address)
+
+
+def _over_tls(address: str) -> grpc.Channel:
+    """A channel to a host and port, with the certificates that the environment names."""
+    files = {name: os.environ.get(name) for name in ("MEMSCOPE_TLS_CERT", "MEMSCOPE_TLS_KEY", "MEMSCOPE_TLS_CA")}
+    contents = []
+    for name, file in files.items():
+        if not file:
+            raise DaemonError(
+                f"{address} is asked over TLS, and {name} is not set",
+                f"set {', '.join(files)}: the files of a certificate, its key, and the authority of the daemon's certificate",
+                code="invalid",
+            )
+        try:
+            with open(file, "rb") as opened:
+                contents.append(opened.read())
+        except OSError as error:
+            message = f"{name} names {file}, which cannot be read: {error.strerror or error}"
+            raise DaemonError(message, "name a file in PEM", code="invalid") from error
+    certificate, key, authority = contents
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority, key, certificate))
+
+
+def reachable(path: str) -> bool:
+    """Whether somebody listens at this socket."""
+    return _unreachable(path) is None
 
 
 def _unreachable(path: str) -> DaemonError | None:

@@ -1,0 +1,1 @@
+//! Tables, views and `%memscope` of the Python package.

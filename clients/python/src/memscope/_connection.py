@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ._errors import DaemonError
+from ._reach import unreachable
 
 Question = TypeVar("Question", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
@@ -46,7 +46,7 @@ class Connection:
         self.path = path
         self._is_socket = not is_host(path)
         if self._is_socket:
-            why = _unreachable(path)
+            why = unreachable(path)
             if why:
                 raise why
             # gRPC takes it for a URI.
@@ -114,7 +114,7 @@ class Connection:
             return DaemonError(what, hint, code=str(word))
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
             # The transport's words; the socket itself says it better.
-            why = _unreachable(self.path) if self._is_socket else None
+            why = unreachable(self.path) if self._is_socket else None
             return why or DaemonError(
                 f"the connection to the daemon at {self.path} broke: {what}",
                 f"did it end? {LOG}",
@@ -164,37 +164,3 @@ def _over_tls(address: str) -> grpc.Channel:
             raise DaemonError(message, "name a file in PEM", code="invalid") from error
     certificate, key, authority = contents
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority, key, certificate))
-
-
-def reachable(path: str) -> bool:
-    """Whether somebody listens at this socket."""
-    return _unreachable(path) is None
-
-
-def _unreachable(path: str) -> DaemonError | None:
-    """Why nobody can be asked at this socket; None: somebody can."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(path)
-    except PermissionError as error:
-        return _because(
-            error,
-            f"you may not connect to {path}",
-            "ask as root, or join the group: sudo usermod -aG memscope $USER (and log in again)",
-            "not_permitted",
-        )
-    except OSError as error:
-        return _because(
-            error,
-            f"no daemon answers at {path}: {error.strerror or error}",
-            "start it: sudo memscoped (or: sudo systemctl start memscoped); "
-            "connect(PATH) or MEMSCOPE_SOCKET names another socket",
-            "no_daemon",
-        )
-    return None
-
-
-def _because(error: OSError, message: str, hint: str, code: str) -> DaemonError:
-    failure = DaemonError(message, hint, code=code)
-    failure.__cause__ = error
-    return failure

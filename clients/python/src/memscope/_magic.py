@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _attach
 from ._errors import ConfigError, DaemonError, MemscopeError
+from ._extras import need
 from .session import Session
 from .session import open as open_session
 
@@ -107,8 +108,7 @@ class _Magic:
         view = measured.end(f"cell {number}", file, lambda at: lines[at - 1] if at <= len(lines) else "")
         if not result.success:
             # The picture of what it did until then comes before the error.
-            from IPython.display import display
-
-            display(view)
-            result.raise_error()
+            need("IPython.display", "%%memscope").display(view)
+            failure = result.error_before_exec or result.error_in_exec
+            raise MagicError(f"the cell ended with {type(failure).__name__}") from failure
         return view

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ._errors import DaemonError
+from ._reach import unreachable
 
 #: Seconds between two attempts to reach the memscoped that was started.
 _PAUSE = 0.02
@@ -22,15 +23,17 @@ _GRACE = 3.0
 #: Bytes at the end of its standard error that an error message is taken from.
 _LAST_WORDS = 2000
 
-# The shell ends memscoped when its own standard input ends. That happens also when this process is killed, and then
-# nothing else would end memscoped. The second child is ended first, so that it cannot end a stranger with an old number.
+# The shell ends memscoped when its own standard input ends, and deletes the folder. That happens also when this process is
+# killed, and then nobody else would do it. The second child is ended first, so that it cannot end a stranger with an old number.
 _TIED = """
 exec 3<&0
+folder=$1; shift
 "$@" </dev/null 3<&- & child=$!
 { read -r line <&3; kill "$child"; } 2>/dev/null & watcher=$!
 exec 3<&-
 wait "$child"; status=$?
 kill "$watcher" 2>/dev/null
+rm -rf -- "$folder"
 exit "$status"
 """
 
@@ -77,7 +80,7 @@ class Replayer:
         try:
             # A group of its own: Ctrl-C in a notebook or a terminal is not meant for it.
             self._shell = subprocess.Popen(
-                ["/bin/sh", "-c", _TIED, "sh", *command],
+                ["/bin/sh", "-c", _TIED, "sh", self._folder, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._words,
@@ -101,13 +104,11 @@ class Replayer:
             raise
 
     def _wait(self, path: str, seconds: float) -> None:
-        from ._connection import reachable
-
         deadline = time.monotonic() + seconds
         while True:
             # Its end is looked for before the socket is tried: one that ends in between is noticed in the next round.
             status = self._shell.poll()
-            if reachable(self.socket):
+            if unreachable(self.socket) is None:
                 return
             if status is not None:
                 said = _last_words(self._words) or f"it ended with {status}"

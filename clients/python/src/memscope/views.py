@@ -35,9 +35,9 @@ def size_text(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def _cell(column: str, value: Any) -> str:
+def _cell(column: str, value: Any, is_text: bool) -> str:
     if value is None:
-        return "?"
+        return "" if is_text or column == "line" else "?"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column.endswith("address") and isinstance(value, int):
@@ -54,7 +54,7 @@ def _cell(column: str, value: Any) -> str:
 class Frame:
     """A table, with what it is about and what limits its numbers.
 
-    ``table`` is the ``pyarrow.Table``. Polars and others take this object itself (``polars.from_arrow``): it has Arrow's
+    ``table`` is the ``pyarrow.Table``. Polars and others take this object itself (``polars.DataFrame(frame)``): it has Arrow's
     ``__arrow_c_stream__``.
     """
 
@@ -99,7 +99,10 @@ class Frame:
             else column.to_pylist()
             for column in columns
         ]
-        cells = [[_cell(name, one) for one in column] for name, column in zip(self.shown, values)]
+        cells = [
+            [_cell(name, one, str(column.type) == "string") for one in shown]
+            for name, column, shown in zip(self.shown, columns, values)
+        ]
         return [list(row) for row in zip(*cells)]
 
     def _more(self) -> str:

@@ -209,6 +209,20 @@ class WithoutPackages(unittest.TestCase):
         self.assertEqual(lines[0], "True")
         self.assertRegex(lines[1], r"^a\\n<b>\\x1b\[0mx+…x+$")
 
+    def test_the_page_lists_all_columns(self):
+        page = PACKAGE.parent.parent / "docs/notebooks.md"
+        beginning, heading, listed = page.read_text(encoding="utf-8").partition("## Columns\n")
+        wanted = self.says(
+            "from memscope import frames\n"
+            "for name, columns in frames.TABLES.items():\n"
+            "    print(f'\\n### {name}\\n\\n| column | type | |\\n|---|---|---|')\n"
+            "    for one in columns: print(f'| `{one.name}` | {one.type} | {one.what} |')"
+        )
+        if os.environ.get("MEMSCOPE_WRITE"):
+            page.write_text(f"{beginning}{heading}\n{wanted}\n", encoding="utf-8")
+        else:
+            self.assertEqual(listed.strip(), wanted, "MEMSCOPE_WRITE=1 writes the list anew")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,7 +69,14 @@ class Replayer:
     It ends with this object, with this interpreter, and with this process, however that ends.
     """
 
-    def __init__(self, recording: str | os.PathLike[str], *, seconds: float) -> None:
+    def __init__(
+        self,
+        recording: str | os.PathLike[str],
+        *,
+        seconds: float,
+        answers: Callable[[str], bool] = lambda socket: unreachable(socket) is None,
+    ) -> None:
+        """Returns when `answers` says that it answers at its socket, within so many seconds."""
         path = os.path.realpath(recording)
         _readable(path)
         memscoped = program()
@@ -98,17 +106,17 @@ class Replayer:
             self, _ended, self._shell, self._words, self._folder, os.getpid()
         )
         try:
-            self._wait(path, seconds)
+            self._wait(path, seconds, answers)
         except BaseException:
             self.close()
             raise
 
-    def _wait(self, path: str, seconds: float) -> None:
+    def _wait(self, path: str, seconds: float, answers: Callable[[str], bool]) -> None:
         deadline = time.monotonic() + seconds
         while True:
             # Its end is looked for before the socket is tried: one that ends in between is noticed in the next round.
             status = self._shell.poll()
-            if unreachable(self.socket) is None:
+            if answers(self.socket):
                 return
             if status is not None:
                 said = _last_words(self._words) or f"it ended with {status}"

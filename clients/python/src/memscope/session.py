@@ -36,6 +36,8 @@ __all__ = ["Session", "open"]
 INTERVALS = 400
 #: Seconds that a memscoped has to read a recording, unless told otherwise.
 PATIENCE = 300.0
+#: Seconds after which a memscoped that reads a recording is asked anew whether it has read it.
+_ONE_TRY = 5.0
 
 
 def open(
@@ -78,12 +80,24 @@ def open(
         ) from error
     if path == text and stat.S_ISSOCK(mode):
         return Session(client.connect(path, strict=strict), None)
-    replayer = Replayer(path, seconds=timeout)
+    replayer = Replayer(path, seconds=timeout, answers=_answers)
     try:
         return Session(client.connect(replayer.socket, strict=strict), replayer)
     except BaseException:
         replayer.close()
         raise
+
+
+def _answers(socket: str) -> bool:
+    """Whether a memscoped answers there. It has a socket before it has read the recording."""
+    from . import client
+
+    try:
+        with client.connect(socket) as daemon:
+            daemon.status(timeout=_ONE_TRY)
+    except DaemonError:
+        return False
+    return True
 
 
 def _moment(at: str | v1.Moment | None) -> v1.Moment | None:

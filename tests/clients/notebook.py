@@ -1,6 +1,6 @@
 """Executes a notebook, and prints its cells with their outputs as one JSON document.
 
-    python notebook.py FILE KERNEL      FILE: a notebook, or a text of cells with lines `#---` between them; KERNEL: name of a kernel
+python notebook.py FILE KERNEL      FILE: a notebook, or a text of cells with lines `#---` between them; KERNEL: name of a kernel
 """
 
 import json

@@ -56,7 +56,10 @@ class Hostile(unittest.TestCase):
 
     def test_names_of_lines(self):
         answer = v1.LeaksResponse(
-            lines=[v1.LeakLine(line=line(name), verdict=v1.VERDICT_GROWING, growth_bytes=5, reason=name) for name in HOSTILE],
+            lines=[
+                v1.LeakLine(line=line(name), verdict=v1.VERDICT_GROWING, growth_bytes=5, reason=name)
+                for name in HOSTILE
+            ],
             coverage=[v1.CoverageNote(code="code", text=HOSTILE[0], affects=["totals"])],
         )
         table = frames.leaks(answer)
@@ -70,7 +73,8 @@ class Hostile(unittest.TestCase):
             strings=strings,
             frames=[v1.StackFrame(name=at, file=at, line=at) for at in range(1, len(strings))],
             groups=[
-                v1.StackGroup(frame=at, own=v1.StackAmounts(live=v1.Amount(bytes=9, count=1))) for at in range(len(HOSTILE))
+                v1.StackGroup(frame=at, own=v1.StackAmounts(live=v1.Amount(bytes=9, count=1)))
+                for at in range(len(HOSTILE))
             ],
             rows=[v1.StackRow(frames=range(len(HOSTILE)), amounts=v1.StackAmounts(live=v1.Amount(bytes=9)))],
         )
@@ -175,6 +179,15 @@ class Tables(unittest.TestCase):
             view = views.View("nothing", frames.made(name, []), shown=("device",), draw=draw)
             self.assertNotIn("image/png", view._repr_mimebundle_())
             view.plot()
+
+    def test_very_many_blocks_are_drawn_joined(self):
+        count = 3 * _drawing.DRAWN_BLOCKS
+        rows = [(0, 4096, 4096 + 8 * at, 8, None, "active", 0, False, 0, 0, None) for at in range(count)]
+        # Free room at the end, and a gap before it.
+        rows.append((0, 4096, 4096 + 8 * count + 64, 8, None, "inactive", 0, False, 0, 0, None))
+        view = views.View("blocks", frames.made("blocks", rows), shown=("address",), draw=_drawing.blocks)
+        [lane] = view.plot().collections
+        self.assertEqual([round(path.get_extents().width) for path in lane.get_paths()], [8 * count, 8])
 
     def test_without_matplotlib_there_is_a_table(self):
         answer = v1.OwnersResponse(owners=[v1.Owner(category="weights")])

@@ -51,7 +51,8 @@ from ._errors import (
 from ._extras import ExtraMissingError
 from ._marks import Range, mark, step
 from ._snapshots import Snapshot, TakeSnapshot, take_snapshot
-from .session import Session, open
+from .session import Session
+from .session import open as open
 
 #: Version of this package: that of memscope, whose commands it runs.
 __version__ = "0.1.0"

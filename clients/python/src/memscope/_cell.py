@@ -150,7 +150,9 @@ class Measured:
         is_whole = self._peaks.end(mark.event.sequence)
         summary, at_peak = self._totals(after, is_whole)
         if max(omitted, self._omitted):
-            summary.append(f"{max(omitted, self._omitted):,} stacks did not fit into the answer: what they allocated is in no row")
+            summary.append(
+                f"{max(omitted, self._omitted):,} stacks did not fit into the answer: what they allocated is in no row"
+            )
         rows = self._rows(stacks, file, line_text, at_peak)
         table = frames.made("cell", rows, after)
         shown = ("line", "code", "place", "came_bytes", "came_count", "went_bytes", "left_bytes", "peak_bytes")

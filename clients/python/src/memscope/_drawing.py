@@ -10,13 +10,15 @@ from .views import View, readable, size_text
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#999999"
 #: Bars that are drawn at most; the table has the others.
-MOST_BARS = 20
+DRAWN_BARS = 20
 #: Segments that are drawn at most, the largest ones.
-MOST_SEGMENTS = 40
+DRAWN_SEGMENTS = 40
+#: Blocks that are drawn one by one. Of more, neighbours in the same state are drawn as one.
+DRAWN_BLOCKS = 5000
 #: Ends of steps that are drawn at most. With more of them, none is.
-MOST_STEP_LINES = 60
+DRAWN_STEPS = 60
 #: Marks that are drawn at most, the last ones.
-MOST_MARKS = 12
+DRAWN_MARKS = 12
 
 
 def _quiet(ax: Any, title: str) -> None:
@@ -73,11 +75,11 @@ def timeline(ax: Any, view: View) -> None:
                 ax.plot(times, most, color=colour, linewidth=0.8, linestyle="--")
     until = max(table.column("to_boot_ns").to_pylist(), default=0)
     steps = sorted({one for one in view.step_ends if beginning <= one <= until})
-    if len(steps) <= MOST_STEP_LINES:
+    if len(steps) <= DRAWN_STEPS:
         for one in steps:
             ax.axvline((one - beginning) / 1e9, color=GREY, linewidth=0.5, zorder=0)
     marks = [one for one in view.marks if beginning <= one[0] <= until]
-    for at, name in marks[-MOST_MARKS:]:
+    for at, name in marks[-DRAWN_MARKS:]:
         seconds = (at - beginning) / 1e9
         ax.axvline(seconds, color=ORANGE, linewidth=1, linestyle=":")
         ax.text(
@@ -100,7 +102,7 @@ def timeline(ax: Any, view: View) -> None:
 
 
 def _bars(ax: Any, view: View, labels: list[str], values: list[int], colours: list[str]) -> None:
-    labels, values, colours = labels[:MOST_BARS], values[:MOST_BARS], colours[:MOST_BARS]
+    labels, values, colours = labels[:DRAWN_BARS], values[:DRAWN_BARS], colours[:DRAWN_BARS]
     at = list(range(len(values)))
     ax.barh(at, values, color=colours, height=0.7)
     ax.set_yticks(at)
@@ -152,8 +154,7 @@ def leaks(ax: Any, view: View) -> None:
     rows = [row for row in view.table.to_pylist() if row["verdict"] != "steady"]
     colours = [RED if row["verdict"] == "growing" else ORANGE for row in rows]
     labels = [
-        f"{place(row)}" + (f", {row['confidence']:.0%} sure" if row["confidence"] is not None else "")
-        for row in rows
+        f"{place(row)}" + (f", {row['confidence']:.0%} sure" if row["confidence"] is not None else "") for row in rows
     ]
     _bars(ax, view, labels, [row["growth_bytes"] for row in rows], colours)
 
@@ -192,11 +193,21 @@ def steps(ax: Any, view: View) -> None:
 
 def blocks(ax: Any, view: View) -> None:
     """A lane for each segment, the largest ones, with its blocks where they are."""
-    lanes: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in view.table.to_pylist():
-        lanes.setdefault((row["device"], row["segment_address"]), []).append(row)
-    sizes = {key: sum(row["size_bytes"] for row in rows) for key, rows in lanes.items()}
-    chosen = sorted(sorted(sizes, key=lambda key: -sizes[key])[:MOST_SEGMENTS])
+    keys = ["device", "segment_address"]
+    sums = view.table.group_by(keys).aggregate([("size_bytes", "sum")]).sort_by([("size_bytes_sum", "descending")])
+    largest = sums.slice(0, DRAWN_SEGMENTS).select(keys)
+    chosen = sorted((row["device"], row["segment_address"]) for row in largest.to_pylist())
+    lanes: dict[tuple[int, int], list[dict[str, Any]]] = {key: [] for key in chosen}
+    drawn = view.table.join(largest, keys=keys, join_type="inner").sort_by([("address", "ascending")])
+    are_joined = drawn.num_rows > DRAWN_BLOCKS
+    for row in drawn.select([*keys, "address", "size_bytes", "state"]).to_pylist():
+        lane = lanes[(row["device"], row["segment_address"])]
+        last = lane[-1] if are_joined and lane else None
+        # Of very many blocks, those in the same state that touch one another are drawn as one.
+        if last and last["state"] == row["state"] and last["address"] + last["size_bytes"] == row["address"]:
+            last["size_bytes"] += row["size_bytes"]
+        else:
+            lane.append(row)
     named = {"active": BLUE, "pending_free": ORANGE, "inactive": "#E6E6E6"}
     for number, key in enumerate(chosen):
         rows = lanes[key]
@@ -222,7 +233,7 @@ def blocks(ax: Any, view: View) -> None:
 
 def cell(ax: Any, view: View) -> None:
     """For each line of a cell what came, and over it what is left of that."""
-    rows = [row for row in view.table.to_pylist() if row["came_bytes"] or row["went_bytes"]][:MOST_BARS]
+    rows = [row for row in view.table.to_pylist() if row["came_bytes"] or row["went_bytes"]][:DRAWN_BARS]
     at = list(range(len(rows)))
     came = [row["came_bytes"] for row in rows]
     ax.barh(at, came, color=BLUE, alpha=0.3, height=0.7, label="came")

@@ -102,9 +102,7 @@ class Replayer:
                 "name memscoped with MEMSCOPED",
                 code="no_replayer",
             ) from error
-        self._end = weakref.finalize(
-            self, _ended, self._shell, self._words, self._folder, os.getpid()
-        )
+        self._end = weakref.finalize(self, _ended, self._shell, self._words, self._folder, os.getpid())
         try:
             self._wait(path, seconds, answers)
         except BaseException:

@@ -328,10 +328,17 @@ class Session:
             "first_step",
             "reason",
         )
-        return views.View(f"leaks of process {pid}", frames.leaks(answer), shown=shown, summary=summary, draw=_drawing.leaks)
+        return views.View(
+            f"leaks of process {pid}", frames.leaks(answer), shown=shown, summary=summary, draw=_drawing.leaks
+        )
 
     def owners(
-        self, pid: int | None = None, *, at: str | v1.Moment | None = None, rule_set: str | None = None, limit: int | None = None
+        self,
+        pid: int | None = None,
+        *,
+        at: str | v1.Moment | None = None,
+        rule_set: str | None = None,
+        limit: int | None = None,
     ) -> View:
         """What memory is for. It is read from the process's Python objects, so not of a recording or an ended process."""
         from . import _drawing, frames, views
@@ -339,7 +346,9 @@ class Session:
         pid = self._pid(pid)
         answer = self.daemon.owners(pid, at=_moment(at), rule_set=rule_set, limit=limit)
         shown = ("category", "device", "owner", "kind", "name", "count", "bytes", "place")
-        return views.View(f"what memory of process {pid} is for", frames.owners(answer), shown=shown, draw=_drawing.owners)
+        return views.View(
+            f"what memory of process {pid} is for", frames.owners(answer), shown=shown, draw=_drawing.owners
+        )
 
     def steps(self, pid: int | None = None, *, limit: int | None = None, every: int | None = None) -> View:
         """How far memory went in each step."""
@@ -348,7 +357,16 @@ class Session:
         pid = self._pid(pid)
         answer = self.daemon.steps(pid, limit=limit, every=every)
         evidence = answer.summary.evidence
-        shown = ("step", "device", "from", "min_allocated_bytes", "max_allocated_bytes", "end_allocated_bytes", "allocs", "frees")
+        shown = (
+            "step",
+            "device",
+            "from",
+            "min_allocated_bytes",
+            "max_allocated_bytes",
+            "end_allocated_bytes",
+            "allocs",
+            "frees",
+        )
         return views.View(
             f"steps of process {pid}",
             frames.steps(answer),
@@ -388,10 +406,21 @@ class Session:
             if value is None:
                 continue
             if name not in v1.FluctuationRequest.DESCRIPTOR.fields_by_name:
-                raise ConfigError(f"{name} is not known to this package's daemon", "window_ns=… looks back from the end")
+                raise ConfigError(
+                    f"{name} is not known to this package's daemon", "window_ns=… looks back from the end"
+                )
             asked[name] = value
         table = frames.timeline(self.daemon.fluctuation(pid, **asked))
-        shown = ("device", "from", "to", "min_allocated_bytes", "max_allocated_bytes", "max_reserved_bytes", "allocs", "frees")
+        shown = (
+            "device",
+            "from",
+            "to",
+            "min_allocated_bytes",
+            "max_allocated_bytes",
+            "max_reserved_bytes",
+            "allocs",
+            "frees",
+        )
         view = views.View(f"memory of process {pid}", table, shown=shown, draw=_drawing.timeline)
         view.step_ends = [row.to_boot_ns for row in self.daemon.steps(pid).rows]
         view.marks = [(one.time_boot_ns, one.name) for one in self.daemon.marks(pid).marks]

@@ -209,4 +209,3 @@ class View(Frame):
         if picture is not None:
             bundle["image/png"] = base64.b64encode(picture).decode("ascii")
         return bundle
-

@@ -5,9 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memscope_tests::certificates::{Authority, ServerFiles, Time};
 use memscope_tests::{
-    Asking, Daemon, LONG, Program, TempDir, Torch, Value, assert_totals, json, number, root,
-    scratch, sim, tool,
+    Asking, Daemon, LONG, Program, SHORT, TempDir, Torch, Value, assert_totals, json, number, root,
+    scratch, sim, tool, until,
 };
 
 /// What setup installed for this.
@@ -60,6 +61,16 @@ fn python(folder: &Path) -> Command {
 
 /// The tables of a source.
 fn tables(daemon: &Daemon, source: &str, pid: Option<&str>) -> Value {
+    tables_with(daemon, source, pid, &[])
+}
+
+/// The same with these variables.
+fn tables_with(
+    daemon: &Daemon,
+    source: &str,
+    pid: Option<&str>,
+    variables: &[(&str, String)],
+) -> Value {
     let folder = scratch();
     let mut command = python(folder.path());
     command
@@ -69,6 +80,7 @@ fn tables(daemon: &Daemon, source: &str, pid: Option<&str>) -> Value {
         .args(pid)
         .env("MEMSCOPE_SOCKET", daemon.socket())
         .env("MEMSCOPED", tool("memscoped"))
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .env("TMPDIR", folder.path());
     let said = Program::start("tables.py", command).hear_within(LONG);
     let left: Vec<_> = std::fs::read_dir(folder.path())
@@ -239,6 +251,50 @@ fn tables_are_what_memscope_ctl_and_pytorch_say() {
         let message = said["error"]["message"].as_str().unwrap();
         let (_, words) = message.split_once("snapshot.pickle: ").unwrap();
         assert!(other.errors.contains(words), "{message}; {}", other.errors);
+    }
+}
+
+#[test]
+fn another_machine_is_asked_over_tls() {
+    let folder = scratch();
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    let files = ServerFiles::write(folder.path(), &servers, &clients);
+    let daemon = Daemon::with(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        files.certificate.to_str().unwrap(),
+        "--tls-key",
+        files.key.to_str().unwrap(),
+        "--tls-client-ca",
+        files.client_ca.to_str().unwrap(),
+    ]);
+    let address = until(SHORT, "the daemon says where it listens", || {
+        let log = daemon.log();
+        let (_, rest) = log.split_once("listening on ")?;
+        rest.split_once(' ').map(|(address, _)| address.to_owned())
+    });
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("train 2");
+    let issued = clients.client("ops", &["memscope:see"], Time::Now);
+    let variables: Vec<_> = [
+        ("MEMSCOPE_TLS_CERT", &issued.certificate),
+        ("MEMSCOPE_TLS_KEY", &issued.key),
+        ("MEMSCOPE_TLS_CA", &servers.certificate()),
+    ]
+    .into_iter()
+    .map(|(name, content)| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        (name, file.to_str().unwrap().to_owned())
+    })
+    .collect();
+    let near = tables(&daemon, daemon.socket().to_str().unwrap(), None);
+    let far = tables_with(&daemon, &address, None, &variables);
+    assert!(number(&near["tables"]["stats"][0]["allocated_bytes"]) > 0);
+    for name in ["stats", "blocks", "stacks", "steps"] {
+        assert_eq!(far["tables"][name], near["tables"][name], "{name}: {far:#}");
     }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _drawing, client, frames, v1, views
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 _KINDS = ["report", "trace", "mark"]
 #: Seconds within which the stream of events must have told everything that happened before the end.
 _PATIENCE = 30.0
-#: What the path of a library's file has in it.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+#: What the path of a library's file has in it. This package is one, wherever it lies.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", str(Path(__file__).parent) + "/")
 
 #: A device and the frames of a stack, innermost first, each as function, file and line; and why there are none.
 Stack = tuple[Any, tuple[tuple[str, str, int], ...], Any]
@@ -150,9 +151,7 @@ class Measured:
         is_whole = self._peaks.end(mark.event.sequence)
         summary, at_peak = self._totals(after, is_whole)
         if max(omitted, self._omitted):
-            summary.append(
-                f"{max(omitted, self._omitted):,} stacks did not fit into the answer: what they allocated is in no row"
-            )
+            summary.append(_left_out(max(omitted, self._omitted)))
         rows = self._rows(stacks, file, line_text, at_peak)
         table = frames.made("cell", rows, after)
         shown = ("line", "code", "place", "came_bytes", "came_count", "went_bytes", "left_bytes", "peak_bytes")
@@ -222,10 +221,40 @@ class Measured:
         return sorted(rows, key=lambda row: (row[1] is None, row[1] or 0, -row[4]))
 
 
+def _own(found: tuple[tuple[str, str, int], ...]) -> tuple[str, str, int]:
+    """The innermost frame that is no library's, else the innermost one. Cells are the program's own, also in a terminal, where their
+    files have names such as `<ipython-input-1-…>`."""
+    own = [one for one in found if not any(part in one[1] for part in _LIBRARIES)]
+    return (own or found)[0]
+
+
 def _elsewhere(found: tuple[tuple[str, str, int], ...], missing: Any) -> str:
-    """Where a stack is that does not come through the code: its innermost frame that is no library's."""
+    """Where a stack is that does not come through the code."""
     if not found:
         return f"({missing or 'no frames'})"
-    own = [one for one in found if not any(part in one[1] for part in _LIBRARIES)]
-    name, file, line = (own or found)[0]
+    name, file, line = _own(found)
     return f"{name} {file}:{line}"
+
+
+def by_own_line(session: Session, pid: int) -> views.View:
+    """Live memory of a process by the lines of cells and of modules that are no libraries."""
+    stacks, omitted = _by_stack(session, pid)
+    sums: dict[tuple[Any, Any, Any, Any, Any], list[int]] = {}
+    for (device, found, missing), (allocated, allocated_count, live, live_count, peak) in stacks.items():
+        place = (*_own(found), None) if found else (None, None, None, missing)
+        row = sums.setdefault((device, *place), [0] * 6)
+        for index, value in enumerate((1, live, live_count, peak, allocated, allocated_count)):
+            row[index] += value
+    rows = [
+        (*place, *row[:4], None, *row[4:], *([None] * 5))
+        for place, row in sorted(sums.items(), key=lambda one: -one[1][1])
+        if row[1]
+    ]
+    shown = ("device", "function", "file", "line", "missing", "live_bytes", "live_count", "allocated_bytes")
+    summary = [_left_out(omitted)] if omitted else []
+    table = frames.made("stacks", rows, session.daemon.stats(pid))
+    return views.View(f"what process {pid} holds", table, shown=shown, summary=summary, draw=_drawing.stacks)
+
+
+def _left_out(omitted: int) -> str:
+    return f"{omitted:,} stacks did not fit into the answer: what they allocated is in no row"

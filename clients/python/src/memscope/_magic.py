@@ -60,10 +60,11 @@ class _Magic:
         session, pid = self._followed(), os.getpid()
         if word:
             return getattr(session, word)(pid)
+        from . import _cell
+
         stats = session.daemon.stats(pid)
-        view = session.stacks(pid)
-        view.title = f"what this process ({pid}) holds"
-        view.summary = tuple(
+        view = _cell.by_own_line(session, pid)
+        view.summary += tuple(
             f"device {one.device}: {one.allocated_bytes:,} bytes allocated, {one.reserved_bytes:,} reserved, "
             f"most {one.peak_allocated_bytes:,} allocated since the attach"
             for one in stats.devices

@@ -132,10 +132,6 @@ class Replayer:
                 )
             time.sleep(_PAUSE)
 
-    def said(self) -> str:
-        """The last lines that it wrote to standard error, at most three."""
-        return _last_words(self._words)
-
     def has_ended(self) -> bool:
         """Whether it runs no more."""
         return self._shell.poll() is not None
@@ -178,6 +174,7 @@ def _ended(shell: subprocess.Popen[bytes], words: BinaryIO, folder: str, owner: 
 
 
 def _last_words(words: BinaryIO) -> str:
+    """The last lines that were written there, at most three."""
     length = words.seek(0, os.SEEK_END)
     words.seek(max(0, length - _LAST_WORDS))
     lines = [line.strip() for line in words.read().decode("utf-8", "replace").splitlines()]

@@ -179,7 +179,7 @@ class Session:
         return views.Frame("processes", table, shown=shown)
 
     def devices(self) -> Frame:
-        """What all processes hold, by device of the machine. Of a recording it is refused by the daemon, if at all."""
+        """What all processes that are traced hold, by device of the machine."""
         from . import frames, views
 
         shown = ("kind", "name", "total_bytes", "free_bytes", "pid", "comm", "allocated_bytes", "held_bytes")

@@ -75,7 +75,7 @@ class Frame:
     def to_pandas(self, **options: Any) -> Any:
         """The table as a ``pandas.DataFrame``; `options` are those of pyarrow.
 
-        Without options, numbers of which some are unknown stay whole numbers (pandas's ``Int64`` and the like).
+        Without options the columns keep Arrow's types, so that whole numbers stay whole where some are unknown.
         """
         pandas = need("pandas", "to_pandas()")
         options = options or {"types_mapper": pandas.ArrowDtype}

@@ -74,7 +74,7 @@ class Installed(unittest.TestCase):
         generated = (PACKAGE / "src/memscope/v1").iterdir()
         self.assertEqual(lines[3], str(sorted(one.name for one in generated if one.is_file())))
         # It needs nothing else, unless it is asked for.
-        self.assertRegex(lines[4], r"""^\[('\s*extra == ["']grpc["']'(, )?){2}\]$""")
+        self.assertRegex(lines[4], r"""^\[('\s*extra == ["'](grpc|arrow|notebook)["']'(, )?)+\]$""")
 
     def test_a_library_that_is_built_already(self):
         named = os.path.abspath(os.environ["MEMSCOPE_MARK_LIBRARY"])

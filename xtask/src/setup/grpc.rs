@@ -1,5 +1,6 @@
 //! Finds or installs what clients in other languages are generated and tested with: gRPC's own libraries for Python,
-//! Node.js and Go, and the generators of code for them. The packages of OpenTelemetry that receive OTLP in tests are among those for Python.
+//! Node.js and Go, and the generators of code for them. Among the packages for Python are those of OpenTelemetry that receive OTLP in
+//! tests, and those with which the Python package makes tables and pictures and runs in notebooks.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -48,15 +48,18 @@ from ._errors import (
     MemscopeError,
     UnsupportedError,
 )
+from ._extras import ExtraMissingError
 from ._marks import Range, mark, step
 from ._snapshots import Snapshot, TakeSnapshot, take_snapshot
+from .session import Session
+from .session import open as open
 
 #: Version of this package: that of memscope, whose commands it runs.
 __version__ = "0.1.0"
 
 range = Range
 
-# Not `range`: `from memscope import *` would take Python's own away.
+# Not `range` and `open`: `from memscope import *` would take Python's own away.
 __all__ = [
     "AnswerError",
     "ConfigError",
@@ -64,6 +67,7 @@ __all__ = [
     "CtlMissingError",
     "DaemonError",
     "DeviceLeaks",
+    "ExtraMissingError",
     "InefficientBlock",
     "InefficientConfig",
     "InefficientReport",
@@ -73,6 +77,7 @@ __all__ = [
     "LibraryError",
     "MemscopeError",
     "Range",
+    "Session",
     "Snapshot",
     "TakeSnapshot",
     "UnsupportedError",
@@ -100,6 +105,13 @@ _ELSEWHERE = {
     "init_framework_hooks": "memscope needs no hooks in frameworks: do without",
     "tracer": "memscope does not record calls of Python functions; memscope.range(name) marks some",
 }
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext memscope``: there are ``%memscope`` and ``%%memscope`` from then on."""
+    from . import _magic
+
+    _magic.load(shell)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import socket
+import os
+import re
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ._errors import DaemonError
+from ._reach import unreachable
 
 Question = TypeVar("Question", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
@@ -30,6 +32,9 @@ WORDS = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
 }
 
+#: A host and a port, as memscope-ctl's ``--connect`` takes them.
+HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
+
 LOG = "look at the daemon's log: journalctl -u memscoped"
 
 
@@ -37,12 +42,17 @@ class Connection:
     """A gRPC channel on the daemon's socket. `channel` serves gRPC's own stubs, too, as those for health."""
 
     def __init__(self, path: str, *, strict: bool) -> None:
-        why = _unreachable(path)
-        if why:
-            raise why
+        #: The socket's path, or host and port.
         self.path = path
-        # gRPC takes it for a URI.
-        self.channel = grpc.insecure_channel("unix:" + quote(path))
+        self._is_socket = not is_host(path)
+        if self._is_socket:
+            why = unreachable(path)
+            if why:
+                raise why
+            # gRPC takes it for a URI.
+            self.channel = grpc.insecure_channel("unix:" + quote(path))
+        else:
+            self.channel = _over_tls(path)
         self._metadata = ((STRICT, "1"),) if strict else ()
 
     def close(self) -> None:
@@ -104,7 +114,8 @@ class Connection:
             return DaemonError(what, hint, code=str(word))
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
             # The transport's words; the socket itself says it better.
-            return _unreachable(self.path) or DaemonError(
+            why = unreachable(self.path) if self._is_socket else None
+            return why or DaemonError(
                 f"the connection to the daemon at {self.path} broke: {what}",
                 f"did it end? {LOG}",
                 code="connection_broke",
@@ -129,30 +140,27 @@ def _said(question: type[Question], fields: dict[str, Any]) -> Question:
     return question(**{name: value for name, value in fields.items() if value is not None})
 
 
-def _unreachable(path: str) -> DaemonError | None:
-    """Why nobody can be asked at this socket; None: somebody can."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(path)
-    except PermissionError as error:
-        return _because(
-            error,
-            f"you may not connect to {path}",
-            "ask as root, or join the group: sudo usermod -aG memscope $USER (and log in again)",
-            "not_permitted",
-        )
-    except OSError as error:
-        return _because(
-            error,
-            f"no daemon answers at {path}: {error.strerror or error}",
-            "start it: sudo memscoped (or: sudo systemctl start memscoped); "
-            "connect(PATH) or MEMSCOPE_SOCKET names another socket",
-            "no_daemon",
-        )
-    return None
+def is_host(address: str) -> bool:
+    """Whether an address is a host and a port, and no file."""
+    return HOST.fullmatch(address) is not None and not os.path.lexists(address)
 
 
-def _because(error: OSError, message: str, hint: str, code: str) -> DaemonError:
-    failure = DaemonError(message, hint, code=code)
-    failure.__cause__ = error
-    return failure
+def _over_tls(address: str) -> grpc.Channel:
+    """A channel to a host and port, with the certificates that the environment names."""
+    files = {name: os.environ.get(name) for name in ("MEMSCOPE_TLS_CERT", "MEMSCOPE_TLS_KEY", "MEMSCOPE_TLS_CA")}
+    contents = []
+    for name, file in files.items():
+        if not file:
+            raise DaemonError(
+                f"{address} is asked over TLS, and {name} is not set",
+                f"set {', '.join(files)}: the files of a certificate, its key, and the authority of the daemon's certificate",
+                code="invalid",
+            )
+        try:
+            with open(file, "rb") as opened:
+                contents.append(opened.read())
+        except OSError as error:
+            message = f"{name} names {file}, which cannot be read: {error.strerror or error}"
+            raise DaemonError(message, "name a file in PEM", code="invalid") from error
+    certificate, key, authority = contents
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority, key, certificate))

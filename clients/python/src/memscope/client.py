@@ -22,6 +22,7 @@ import os
 
 try:
     from ._calls import Calls
+    from ._connection import is_host
 except ImportError as error:
     raise ImportError(
         f"memscope.client needs grpcio, and protobuf from 3.20 on: {error}\n"
@@ -47,8 +48,12 @@ class Daemon(Calls):
 def connect(path: str | os.PathLike[str] | None = None, *, strict: bool = False) -> Daemon:
     """Connects to the daemon at this socket, else at the one that MEMSCOPE_SOCKET names, else at the usual one.
 
+    ``HOST:PORT`` is asked over TLS, unless there is a file of that name: MEMSCOPE_TLS_CERT, MEMSCOPE_TLS_KEY and MEMSCOPE_TLS_CA
+    name the files of the certificate, of its key, and of the authority that the daemon's certificate is from.
+
     With ``strict``, answers whose numbers are not all exact are refused (``not_exact``).
     """
     if path is None:
         path = os.environ.get("MEMSCOPE_SOCKET") or DEFAULT_SOCKET
-    return Daemon(os.path.abspath(path), strict=strict)
+    path = os.fspath(path)
+    return Daemon(path if is_host(path) else os.path.abspath(path), strict=strict)

@@ -1,0 +1,213 @@
+"""Tables and pictures of messages that are made up. They need the packages of the extra ``notebook``; tests/tests/notebooks.rs
+runs them."""
+
+import datetime
+import html.parser
+import json
+import unittest
+from unittest import mock
+
+import pandas
+import polars
+import pyarrow
+from memscope import ConfigError, ExtraMissingError, _drawing, frames, session, v1, views
+
+#: Names that programs might have for themselves, to do harm where they are shown.
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</td></table><h1>",
+    "$\\frac{1}{0$",
+    "$x$ \x1b[31m\x00\u202e\n" + "a" * 5000,
+]
+
+
+class Elements(html.parser.HTMLParser):
+    """All elements of a page with their attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+def line(name):
+    return v1.CodeLine(file=name, line=7, name=name)
+
+
+class Hostile(unittest.TestCase):
+    def shows_harmlessly(self, view):
+        bundle = view._repr_mimebundle_()
+        allowed = {"div", "p", "b", "small", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "img"}
+        for tag, attributes in Elements(bundle["text/html"]).found:
+            self.assertIn(tag, allowed)
+            self.assertLessEqual(set(attributes), {"class", "style", "alt", "src"})
+            self.assertTrue(attributes.get("src", "data:").startswith("data:"), attributes)
+        self.assertNotIn("\x1b", bundle["text/plain"] + bundle["text/html"])
+        self.assertNotIn("\x00", bundle["text/plain"] + bundle["text/html"])
+        self.assertLess(len(bundle["text/plain"]), 20_000)
+        if isinstance(view, views.View):
+            self.assertTrue(view._repr_png_().startswith(b"\x89PNG"))
+            self.assertEqual(view.plot().get_title(loc="left"), views.readable(view.title, 100))
+
+    def test_names_of_lines(self):
+        answer = v1.LeaksResponse(
+            lines=[
+                v1.LeakLine(line=line(name), verdict=v1.VERDICT_GROWING, growth_bytes=5, reason=name)
+                for name in HOSTILE
+            ],
+            coverage=[v1.CoverageNote(code="code", text=HOSTILE[0], affects=["totals"])],
+        )
+        table = frames.leaks(answer)
+        self.assertEqual(table.column("function").to_pylist(), HOSTILE)
+        shown = ("function", "file", "reason")
+        self.shows_harmlessly(views.View(HOSTILE[1], table, shown=shown, summary=HOSTILE, draw=_drawing.leaks))
+
+    def test_names_in_stacks_and_of_owners(self):
+        strings = ["", *HOSTILE]
+        answer = v1.StacksResponse(
+            strings=strings,
+            frames=[v1.StackFrame(name=at, file=at, line=at) for at in range(1, len(strings))],
+            groups=[
+                v1.StackGroup(frame=at, own=v1.StackAmounts(live=v1.Amount(bytes=9, count=1)))
+                for at in range(len(HOSTILE))
+            ],
+            rows=[v1.StackRow(frames=range(len(HOSTILE)), amounts=v1.StackAmounts(live=v1.Amount(bytes=9)))],
+        )
+        shown = ("function", "file")
+        self.shows_harmlessly(views.View("stacks", frames.stacks(answer), shown=shown, draw=_drawing.stacks))
+        table = frames.call_stacks(answer)
+        self.shows_harmlessly(views.View("stacks", table, shown=("frames",), draw=_drawing.call_stacks))
+        answer = v1.OwnersResponse(owners=[v1.Owner(category=name, owner=name, labels=[name]) for name in HOSTILE])
+        shown = ("category", "owner", "labels")
+        self.shows_harmlessly(views.View("owners", frames.owners(answer), shown=shown, draw=_drawing.owners))
+
+    def test_names_of_marks_and_processes(self):
+        intervals = [v1.Interval(from_boot_ns=at, to_boot_ns=at + 10, max_allocated_bytes=at) for at in (10, 20)]
+        answer = v1.FluctuationResponse(devices=[v1.DeviceFluctuation(device=0, intervals=intervals)])
+        view = views.View("memory", frames.timeline(answer), shown=("device",), draw=_drawing.timeline)
+        view.marks = [(15, name) for name in HOSTILE]
+        view.step_ends = [12, 18]
+        self.shows_harmlessly(view)
+        processes = [v1.Process(facts=v1.ProcessFacts(pid=1, comm=name, cmdline=[name])) for name in HOSTILE]
+        table = frames.processes(v1.ListResponse(processes=processes))
+        self.shows_harmlessly(views.Frame("processes", table, shown=("comm", "command")))
+
+    def test_lines_of_a_cell(self):
+        rows = [(0, None if at % 2 else at + 1, name, name, 5, 1, 2, 1, 3, None) for at, name in enumerate(HOSTILE)]
+        table = frames.made("cell", rows)
+        self.shows_harmlessly(views.View("cell", table, shown=("code", "place"), draw=_drawing.cell))
+
+
+class Tables(unittest.TestCase):
+    def test_what_is_unknown_is_null_and_types_are_right(self):
+        device = v1.DeviceStats(source=v1.SOURCE_POOL, live_blocks=3, peak_unix_ns=1_700_000_000_123_456_789)
+        table = frames.stats(v1.StatsResponse(pid=4242, as_of=5, devices=[device]))
+        [row] = table.select(["device", "allocated_bytes", "source", "live_blocks"]).to_pylist()
+        self.assertEqual(row, {"device": None, "allocated_bytes": None, "source": "pool", "live_blocks": 3})
+        self.assertEqual(table.schema.field("peak").type, pyarrow.timestamp("ns", tz="UTC"))
+        self.assertEqual(table.column("peak").cast(pyarrow.int64()).to_pylist(), [1_700_000_000_123_456_789])
+        self.assertEqual(json.loads(table.schema.metadata[b"memscope"])["pid"], 4242)
+        view = views.Frame("stats", table, shown=("device", "allocated_bytes", "peak"))
+        self.assertRegex(repr(view), r"\?\s+\?\s+2023-11-14 22:13:20.123Z")
+        frame = view.to_pandas()
+        self.assertTrue(pandas.isna(frame.allocated_bytes[0]))
+        self.assertEqual(frame.live_blocks[0], 3)
+        self.assertEqual(polars.DataFrame(view)["peak"][0].astimezone(datetime.timezone.utc).year, 2023)
+        self.assertEqual(polars.from_arrow(table)["live_blocks"].to_list(), [3])
+        self.assertEqual(pyarrow.table(view).num_rows, 1)
+
+    def test_the_largest_address_has_room(self):
+        parts = [
+            v1.SnapshotPart(header=v1.SnapshotHeader(as_of=50, as_of_boot_ns=20)),
+            v1.SnapshotPart(segments=v1.SegmentChunk(segments=[_segment(2**64 - 8, False)])),
+            v1.SnapshotPart(segments=v1.SegmentChunk(segments=[_segment(2**64 - 8, True)])),
+            v1.SnapshotPart(end=v1.SnapshotEnd()),
+        ]
+        snapshot = frames.SnapshotRead(parts)
+        blocks = snapshot.blocks_table().to_pylist()
+        self.assertEqual([one["segment_address"] for one in blocks], [2**64 - 8] * 4)
+        self.assertEqual([one["requested_bytes"] for one in blocks], [3, None] * 2)
+        self.assertEqual(snapshot.blocks_table().column("since").cast(pyarrow.int64()).to_pylist(), [37, None] * 2)
+        # A segment that goes on in the next part is one segment.
+        [segment] = snapshot.segments_table().to_pylist()
+        self.assertEqual((segment["allocated_bytes"], segment["free_bytes"], segment["blocks"]), (8, 16, 4))
+        with self.assertRaisesRegex(Exception, "before it was whole"):
+            frames.SnapshotRead(parts[:-1])
+
+    def test_each_table_has_its_columns_also_without_rows(self):
+        for name in frames.TABLES:
+            table = frames.made(name, [])
+            self.assertEqual(table.column_names, [column.name for column in frames.TABLES[name]])
+            for column, field in zip(frames.TABLES[name], table.schema):
+                self.assertEqual(field.metadata[b"what"].decode(), column.what)
+                if column.name.endswith("address") or column.name == "stack_id":
+                    self.assertEqual(field.type, pyarrow.uint64())
+
+    def test_events_of_each_kind_make_a_row(self):
+        bodies = [field.name for field in v1.Event.DESCRIPTOR.oneofs_by_name["body"].fields]
+        self.assertGreater(len(bodies), 20)
+        events = []
+        for name in bodies:
+            event = v1.Event(time_boot_ns=7, stack_id=2**64 - 1)
+            getattr(event, name).SetInParent()
+            events.append(event)
+        table = frames.listen(events)
+        self.assertEqual(table.column("kind").to_pylist(), bodies)
+        self.assertEqual(set(table.column("stack_id").to_pylist()), {2**64 - 1})
+
+    def test_moments(self):
+        for text, moment in (
+            ("peak", v1.Moment(peak=v1.Peak())),
+            ("peak:1", v1.Moment(peak=v1.Peak(device=1))),
+            ("mark:a:b", v1.Moment(mark="a:b")),
+            ("step:3", v1.Moment(step=3)),
+            ("event:9", v1.Moment(event=9)),
+            ("1700", v1.Moment(unix_ns=1700)),
+        ):
+            self.assertEqual(session._moment(text), moment)
+        for text in ("", "yesterday", "mark:", "step:x", "peak:-1"):
+            with self.assertRaises(ConfigError):
+                session._moment(text)
+
+    def test_where_nothing_is_to_draw(self):
+        for name, draw in (("leaks", _drawing.leaks), ("timeline", _drawing.timeline), ("blocks", _drawing.blocks)):
+            view = views.View("nothing", frames.made(name, []), shown=("device",), draw=draw)
+            self.assertNotIn("image/png", view._repr_mimebundle_())
+            view.plot()
+
+    def test_very_many_blocks_are_drawn_joined(self):
+        count = 3 * _drawing.DRAWN_BLOCKS
+        rows = [(0, 4096, 4096 + 8 * at, 8, None, "active", 0, False, 0, 0, None) for at in range(count)]
+        # Free room at the end, and a gap before it.
+        rows.append((0, 4096, 4096 + 8 * count + 64, 8, None, "inactive", 0, False, 0, 0, None))
+        view = views.View("blocks", frames.made("blocks", rows), shown=("address",), draw=_drawing.blocks)
+        [lane] = view.plot().collections
+        self.assertEqual([round(path.get_extents().width) for path in lane.get_paths()], [8 * count, 8])
+
+    def test_without_matplotlib_there_is_a_table(self):
+        answer = v1.OwnersResponse(owners=[v1.Owner(category="weights")])
+        view = views.View("owners", frames.owners(answer), shown=("category",), draw=_drawing.owners)
+        with mock.patch.dict("sys.modules", {"matplotlib": None, "matplotlib.pyplot": None}):
+            bundle = view._repr_mimebundle_()
+            self.assertEqual(sorted(bundle), ["text/html", "text/plain"])
+            self.assertIn("<td", bundle["text/html"])
+            with self.assertRaises(ExtraMissingError) as caught:
+                view.plot()
+        self.assertIn("pip install matplotlib", caught.exception.hint)
+
+
+def _segment(address, continued):
+    blocks = [
+        v1.Block(address=address, size_bytes=4, requested_bytes=3, state=v1.BLOCK_STATE_ACTIVE, since_boot_ns=7),
+        v1.Block(address=address + 4, size_bytes=8, requested_bytes=0, state=v1.BLOCK_STATE_INACTIVE),
+    ]
+    return v1.Segment(address=address, size_bytes=24, blocks=blocks, continued=continued)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -872,8 +872,10 @@ impl Serving {
         asked: &courses::Asked,
         wanted: &Wanted,
     ) -> Result<Option<courses::Found>, Refusal> {
-        let Ok(path) = self.journal().await else {
-            return Ok(None);
+        let path = match self.journal().await {
+            Ok(path) => path,
+            Err(Refusal::Invalid { .. }) => return Ok(None),
+            Err(other) => return Err(other),
         };
         let (asked, wanted) = (*asked, wanted.clone());
         let (config, courses) = (self.ledger.clone(), Arc::clone(&self.courses));

@@ -269,7 +269,7 @@ impl Courses {
         }
         let fine = match from_ns < fine_ns && is_begun {
             // The first of these intervals begins within one of the window's.
-            true => grid.from(fine_ns),
+            true => grid.begun_at(fine_ns),
             false => grid,
         };
         let mut cuts: Vec<(DeviceLevel, Cut)> = Vec::new();

@@ -220,7 +220,7 @@ impl World {
             ptr,
             size,
             total_allocated: of_device.map(|block| block.1).sum(),
-            total_reserved: (1 << 30) + (self.events.len() as u64 / 100 << 20),
+            total_reserved: (1 << 30) + ((self.events.len() as u64 / 100) << 20),
         };
         self.append(handle, Body::Report(report));
     }
@@ -265,7 +265,7 @@ impl World {
 
 /// Blocks are on two devices in turn.
 fn device_of(ptr: u64) -> i32 {
-    (ptr >> 20 & 1) as i32
+    ((ptr >> 20) & 1) as i32
 }
 
 fn event(sequence: u64, time_ns: u64, process: u32, body: Body) -> Event {
@@ -399,7 +399,7 @@ impl PlainCourse {
             let is_coarse = interval.detail_ns != Some(0);
             let is_last = to == asked.window.1.min(asked.until_ns) && !is_coarse;
             let begun = samples.partition_point(|(ns, _)| *ns < from);
-            let ended = samples.partition_point(|(ns, _)| *ns < to || is_last && *ns == to);
+            let ended = samples.partition_point(|(ns, _)| *ns < to || (is_last && *ns == to));
             let before = begun.checked_sub(1).map(|at| samples[at].1);
             let within = &samples[begun..ended];
             let mut levels: Vec<Level> =

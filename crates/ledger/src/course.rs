@@ -381,7 +381,7 @@ impl Grid {
     }
 
     /// The same intervals without what lies before a moment, which may be within one of them.
-    pub fn from(self, begin_ns: u64) -> Grid {
+    pub fn begun_at(self, begin_ns: u64) -> Grid {
         Grid {
             begin_ns: self.begin_ns.max(begin_ns),
             ..self
@@ -550,8 +550,8 @@ fn write(into: &mut Vec<u8>, (time_ns, before): (u64, Level), sample: Sample) {
     let (allocs, frees) = (count(sample.allocs), count(sample.frees));
     let level = sample.level;
     let reserves = level.is_some_and(|level| level.reserved != before.reserved);
-    let head = u8::from(level.is_some()) * KNOWN | u8::from(reserves) * RESERVED;
-    into.push(head | allocs << ALLOCS | frees << FREES);
+    let head = (u8::from(level.is_some()) * KNOWN) | (u8::from(reserves) * RESERVED);
+    into.push(head | (allocs << ALLOCS) | (frees << FREES));
     write_number(into, sample.time_ns.wrapping_sub(time_ns));
     if let Some(level) = level {
         write_number(into, zigzag(level.allocated.wrapping_sub(before.allocated)));
@@ -585,7 +585,7 @@ fn read(bytes: &mut &[u8], (time_ns, before): (u64, Level)) -> Option<Sample> {
     }
     let mut counts = [0; 2];
     for (count, shift) in counts.iter_mut().zip([ALLOCS, FREES]) {
-        let few = head >> shift & 3;
+        let few = (head >> shift) & 3;
         *count = match few {
             MORE => read_number(bytes)?,
             few => few.into(),
@@ -602,12 +602,12 @@ fn read(bytes: &mut &[u8], (time_ns, before): (u64, Level)) -> Option<Sample> {
 
 /// Makes small numbers of small differences, whichever sign they have.
 fn zigzag(difference: u64) -> u64 {
-    let sign = (difference as i64 >> 63) as u64;
-    difference << 1 ^ sign
+    let sign = ((difference as i64) >> 63) as u64;
+    (difference << 1) ^ sign
 }
 
 fn unzigzag(number: u64) -> u64 {
-    number >> 1 ^ (number & 1).wrapping_neg()
+    (number >> 1) ^ (number & 1).wrapping_neg()
 }
 
 /// Seven bits in each byte, the lowest first; the highest bit of a byte says that another one follows.

@@ -126,7 +126,7 @@ pub(crate) enum CompareLevel {
     Kernel,
 }
 
-/// Make a recording of a dump of msMemScope's, for all other questions.
+/// Make a recording of a dump of msMemScope's or of a snapshot of PyTorch's, for all other questions.
 ///
 /// Blocks of the pools of PyTorch, ATB and MindSpore, what the driver gave out, marks, kernel launches
 /// and Python stacks are in the recording; its coverage says what is not. Runs `memscoped --import`.

@@ -358,6 +358,34 @@ mod tests {
         memory.fold_beside(100 << 20, 80 << 20).unwrap();
     }
 
+    struct Kept(std::sync::atomic::AtomicBool);
+
+    impl Spare for Kept {
+        fn give_back(&self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_can_be_computed_again_goes_before_anything_is_full() {
+        let spare = |memory: &Memory| {
+            let kept = Arc::new(Kept(false.into()));
+            let shared = Arc::clone(&kept) as Arc<dyn Spare>;
+            memory.spare(Arc::downgrade(&shared));
+            kept
+        };
+        let roomy = Memory::new(1 << 50);
+        let kept = spare(&roomy);
+        assert!(!roomy.is_full() && roomy.fold(1).is_ok());
+        assert!(!kept.0.load(Ordering::Relaxed));
+        let tight = Memory::new(20);
+        let kept = spare(&tight);
+        assert!(tight.is_full());
+        assert!(kept.0.swap(false, Ordering::Relaxed));
+        assert!(tight.fold(1).is_err());
+        assert!(kept.0.load(Ordering::Relaxed));
+    }
+
     #[test]
     fn processes_a_checkpoint_and_a_question_have_room_beside_one_another() {
         for limit in [128 << 20, 512 << 20, 4 << 30] {

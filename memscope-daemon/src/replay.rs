@@ -441,12 +441,12 @@ pub fn witness(
         pid: Some(pid),
         left,
     };
-    let mut replayed = fold_from(recording, course, bounds, None, Some(witness))?;
+    let replayed = fold_from(recording, course, bounds, None, Some(witness))?;
     let damaged = !replayed.warnings.is_empty() || replayed.begins_late;
     let left = Left {
         decoder: replayed.decoder,
         sequence: replayed.end.event.sequence,
-        ledger: std::mem::replace(&mut replayed.ledger, Ledger::new(LedgerConfig::default())),
+        ledger: replayed.ledger,
     };
     Ok((left, damaged))
 }

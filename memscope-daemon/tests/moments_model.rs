@@ -55,6 +55,7 @@ struct World {
     answered: [u64; 3],
     /// What is kept of the courses over all questions.
     courses: Courses,
+    budget: u64,
 }
 
 fn config() -> LedgerConfig {
@@ -98,8 +99,9 @@ impl World {
             next_block: 0,
             refused: [0; 3],
             answered: [u64::MAX; 3],
-            // So little that courses have to give way to one another.
-            courses: Courses::new(100 << 10),
+            // In every second case so little that courses have to give way to one another.
+            courses: Courses::new(budget(seed)),
+            budget: budget(seed),
         }
     }
 
@@ -263,6 +265,14 @@ impl World {
     }
 }
 
+/// What the courses may take a part of, in bytes.
+fn budget(seed: u64) -> u64 {
+    match seed % 2 {
+        0 => 100 << 10,
+        _ => 64 << 20,
+    }
+}
+
 /// Blocks are on two devices in turn.
 fn device_of(ptr: u64) -> i32 {
     ((ptr >> 20) & 1) as i32
@@ -349,6 +359,7 @@ fn look_at_windows(world: &mut World, dir: &Path) {
             let seen = plain.devices(asked.window);
             let told = found.courses.iter().filter_map(|one| one.device);
             assert_eq!(told.collect::<Vec<_>>(), seen, "{asked:?}");
+            assert!(world.courses.bytes() <= world.budget / 4);
         }
     }
 }

@@ -126,6 +126,14 @@ async fn requests_without_sense_are_refused() {
     };
     let error = client.fluctuation(fluctuation).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
+    let backwards = v1::FluctuationRequest {
+        pid: 1,
+        from_boot_ns: Some(9),
+        to_boot_ns: Some(8),
+        ..v1::FluctuationRequest::default()
+    };
+    let error = client.fluctuation(backwards).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{error}");
 }
 
 #[tokio::test]

@@ -121,11 +121,19 @@ async fn requests_without_sense_are_refused() {
     }
     let fluctuation = v1::FluctuationRequest {
         pid: 1,
-        window_ns: 0,
         intervals: 1_000_000,
+        ..v1::FluctuationRequest::default()
     };
     let error = client.fluctuation(fluctuation).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
+    let backwards = v1::FluctuationRequest {
+        pid: 1,
+        from_boot_ns: Some(9),
+        to_boot_ns: Some(8),
+        ..v1::FluctuationRequest::default()
+    };
+    let error = client.fluctuation(backwards).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{error}");
 }
 
 #[tokio::test]

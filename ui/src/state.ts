@@ -1,0 +1,133 @@
+// What all views share: what the link says, what the page is about, the processes, and what was pushed.
+
+import { batch, computed, effect, signal } from "@preact/signals";
+import { about as askAbout, ask } from "./ask.ts";
+import { FIRST, type View, read, write } from "./hash.ts";
+import type { About, DevicesAnswer, ListAnswer, Process } from "./types.ts";
+import { type Int } from "./units.ts";
+
+/** What the link says. */
+export const view = signal<View>(typeof location === "undefined" ? FIRST : read(location.hash));
+export const about = signal<About | null>(null);
+export const aboutError = signal<Error | null>(null);
+/** The processes that are known, ended ones too, and when they were told. */
+export const list = signal<{ processes: Process[]; asOf: Int | null } | null>(null);
+export const devices = signal<DevicesAnswer | null>(null);
+/** Counts what was pushed: views that show the present ask again when it changes. */
+export const beat = signal(0);
+/** Whether what happens is pushed: `live`, `lost` while the connection is being made again, `still` where nothing can change. */
+export const link = signal<"waiting" | "live" | "lost" | "still">("waiting");
+/** The last events that were pushed, the newest first. */
+export const events = signal<Told[]>([]);
+/** What is said politely to those who do not see the page. */
+export const said = signal("");
+
+export interface Told { kind: string; pid: number | null; time_unix_ns: Int | null; time_boot_ns: Int | null; body: Record<string, unknown> }
+
+/** Shows something else. `replace` leaves no entry behind for the button "back": for what changes many times a second. */
+export function go(change: Partial<View>, replace = false): void {
+  const next = { ...view.peek(), ...change };
+  const hash = write(next);
+  if (hash === location.hash) return;
+  if (replace) history.replaceState(null, "", hash);
+  else history.pushState(null, "", hash);
+  view.value = next;
+}
+
+/** A link to another view of the same. */
+export function hrefTo(change: Partial<View>): string {
+  return write({ ...view.value, ...change });
+}
+
+/** The selected process: the one in the link, else the one that grows most, else the one that holds most. */
+export const selected = computed<Process | null>(() => {
+  const all = list.value?.processes ?? [];
+  const { pid } = view.value;
+  if (pid !== null) return all.findLast((process) => process.pid === pid) ?? null;
+  const weight = (process: Process) => [process.state === "attached" ? 1 : 0, process.growth_bytes_per_s, Number(process.allocated_bytes ?? 0)];
+  let best: Process | null = null;
+  for (const process of all) if (!best || less(weight(best), weight(process))) best = process;
+  return best;
+});
+
+function less(a: number[], b: number[]): boolean {
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i]! < b[i]!;
+  return false;
+}
+
+/** The selected process's id, also of one that is not in the list. */
+export const pid = computed<number | null>(() => selected.value?.pid ?? view.value.pid);
+
+/** Changes when the present has to be asked again. An earlier moment does not change. */
+export const fresh = computed(() => (view.value.at === null ? beat.value : -1));
+
+/** Begins: reads the link, asks what there is, and listens. */
+export function begin(): void {
+  const moved = () => {
+    view.value = read(location.hash);
+  };
+  addEventListener("popstate", moved);
+  addEventListener("hashchange", moved);
+  effect(() => {
+    const { theme } = view.value;
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+  });
+  askAbout<About>().then(
+    (answer) => {
+      about.value = answer;
+      void lists();
+      if (answer.source.live) listen();
+      else link.value = "still";
+    },
+    (error: Error) => (aboutError.value = error),
+  );
+}
+
+/** Asks for the processes and the devices: once at the beginning, and where nothing is pushed. */
+export async function lists(): Promise<void> {
+  const { node } = view.peek();
+  try {
+    const [processes, machine] = await Promise.all([ask<ListAnswer>("List", {}, node), ask<DevicesAnswer>("Devices", {}, node)]);
+    batch(() => {
+      list.value = { processes: processes.processes, asOf: machine.as_of ?? null };
+      devices.value = machine;
+      aboutError.value = null;
+    });
+  } catch (error) {
+    aboutError.value = error as Error;
+  }
+}
+
+const MOST_EVENTS = 200;
+
+function listen(): void {
+  const source = new EventSource("api/live");
+  let last = 0;
+  source.addEventListener("open", () => (link.value = "live"));
+  source.addEventListener("error", () => (link.value = "lost"));
+  source.addEventListener("now", (message) => {
+    link.value = "live";
+    told(message.data);
+    // A page in the background costs nobody anything.
+    if (document.hidden || performance.now() - last < 900) return;
+    last = performance.now();
+    beat.value += 1;
+  });
+  source.addEventListener("event", (message) => {
+    const event = JSON.parse(message.data) as Told;
+    events.value = [event, ...events.value].slice(0, MOST_EVENTS);
+    if (event.kind === "finding" || event.kind === "oom") said.value = event.kind === "oom" ? "A process ran out of device memory." : "A line of a program was found that keeps more and more memory.";
+    if (["finding", "oom", "attached", "exited", "detached", "replaced"].includes(event.kind)) beat.value += 1;
+  });
+  source.addEventListener("gone", () => (link.value = "lost"));
+  source.addEventListener("back", () => {
+    link.value = "live";
+    beat.value += 1;
+  });
+}
+
+/** Takes over what a push says of processes and devices; what it does not say is asked. */
+function told(_text: string): void {
+  if (!document.hidden) void lists();
+}

@@ -68,21 +68,19 @@ function Source(): JSX.Element {
 
 function Chosen(): JSX.Element {
   const all = list.value?.processes ?? [];
-  const nodes = about.value?.nodes ?? null;
+  const chosen = selected.value;
+  const known = chosen ? all.indexOf(chosen) : -1;
+  const choose = (index: number) => {
+    const process = all[index];
+    if (process) go({ pid: process.pid, node: process.node ?? null, block: null, at: null, base: null, from: null, to: null });
+  };
   return (
-    <>
-      {nodes && nodes.length > 0 && <label class="pick"><span>Node</span>
-        <select value={view.value.node ?? ""} onChange={(event) => go({ node: event.currentTarget.value || null, pid: null, block: null })}>
-          <option value="">all</option>{nodes.map((node) => (typeof node === "string" ? node : node.name)).map((name) => <option key={name} value={name}>{name}</option>)}
-        </select></label>}
-      <label class="pick"><span>Process</span>
-        <select value={pid.value ?? ""} onChange={(event) => go({ pid: event.currentTarget.value ? Number(event.currentTarget.value) : null, block: null, at: null, base: null, from: null, to: null })}>
-          {pid.value === null && <option value="">none</option>}
-          {pid.value !== null && !all.some((process) => process.pid === pid.value) && <option value={pid.value}>{pid.value}</option>}
-          {all.map((process) => <option key={`${process.pid} ${process.attached_boot_ns}`} value={process.pid}>{process.comm} {process.pid}{process.workload?.rank != null ? ` · rank ${process.workload.rank}` : ""}{process.state === "attached" ? "" : ` · ${process.state}`}</option>)}
-        </select>
-      </label>
-    </>
+    <label class="pick"><span>Process</span>
+      <select value={String(known)} onChange={(event) => choose(Number(event.currentTarget.value))}>
+        {known < 0 && <option value="-1">{pid.value ?? "none"}</option>}
+        {all.map((process, index) => <option key={`${process.node} ${process.pid} ${process.attached_boot_ns}`} value={String(index)}>{process.node ? `${process.node} · ` : ""}{process.comm} {process.pid}{process.workload?.rank != null ? ` · rank ${process.workload.rank}` : ""}{process.state === "attached" ? "" : ` · ${process.state}`}</option>)}
+      </select>
+    </label>
   );
 }
 

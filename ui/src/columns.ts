@@ -5,6 +5,9 @@ import type { Answered, CodeLine, Maybe } from "./types.ts";
 import { type Int, address, bytes, nanoseconds } from "./units.ts";
 
 export interface Columns extends Answered {
+  /** Blocks that are not in the answer, and their bytes. */
+  omitted_blocks?: Int;
+  omitted_bytes?: Int;
   segments: { device: number[]; address: Int[]; size_bytes: Int[]; stream: Int[]; large: boolean[]; expandable?: boolean[]; pool_first?: Int[]; pool_second?: Int[] };
   blocks: { segment: number[]; address: Int[]; size_bytes: Int[]; requested_bytes: Maybe<Int>[]; state: (string | number)[]; since_boot_ns: Maybe<Int>[]; stack: Maybe<number>[] };
   stacks: (string | { file: string; line: number; name: string })[][];

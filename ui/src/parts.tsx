@@ -111,7 +111,7 @@ export function Table<R>({ caption, columns, rows, first, empty, mark, keyOf }: 
     });
   }
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
+    <div class="scroll" tabIndex={0} role="region" aria-label={`${caption}, a table`}>
       <table>
         <caption class="hidden">{caption}</caption>
         <thead><tr>{columns.map((column, index) => {

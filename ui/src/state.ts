@@ -22,7 +22,7 @@ export const events = signal<Told[]>([]);
 /** What is said politely to those who do not see the page. */
 export const said = signal("");
 
-export interface Told { kind: string; pid: number | null; time_unix_ns: Int | null; time_boot_ns: Int | null; body: Record<string, unknown> }
+export interface Told { kind: string; node?: string; pid: number | null; time_unix_ns: Int | null; time_boot_ns: Int | null; body: Record<string, unknown> }
 
 /** Shows something else. `replace` leaves no entry behind for the button "back": for what changes many times a second. */
 export function go(change: Partial<View>, replace = false): void {
@@ -42,8 +42,8 @@ export function hrefTo(change: Partial<View>): string {
 /** The selected process: the one in the link, else the one that grows most, else the one that holds most. */
 export const selected = computed<Process | null>(() => {
   const all = list.value?.processes ?? [];
-  const { pid } = view.value;
-  if (pid !== null) return all.findLast((process) => process.pid === pid) ?? null;
+  const { pid, node } = view.value;
+  if (pid !== null) return all.findLast((process) => process.pid === pid && (node === null || (process.node ?? null) === node)) ?? null;
   const weight = (process: Process) => [process.state === "attached" ? 1 : 0, process.growth_bytes_per_s, Number(process.allocated_bytes ?? 0)];
   let best: Process | null = null;
   for (const process of all) if (!best || less(weight(best), weight(process))) best = process;
@@ -60,6 +60,9 @@ export const pid = computed<number | null>(() => selected.value?.pid ?? view.val
 
 /** Changes when the present has to be asked again. An earlier moment does not change. */
 export const fresh = computed(() => (view.value.at === null ? beat.value : -1));
+
+/** The node of the selected process, where many nodes are asked. */
+export const node = computed<string | null>(() => view.value.node ?? selected.value?.node ?? null);
 
 /** Begins: reads the link, asks what there is, and listens. */
 export function begin(): void {
@@ -84,16 +87,12 @@ export function begin(): void {
   );
 }
 
-/** Asks for the processes and the devices: once at the beginning, and where nothing is pushed. */
-export async function lists(): Promise<void> {
-  const { node } = view.peek();
+/** Asks for the processes and the devices: once, where nothing is pushed, and for the first view. */
+async function lists(): Promise<void> {
+  if (about.peek()?.source.kind === "fleet") return;
   try {
-    const [processes, machine] = await Promise.all([ask<ListAnswer>("List", {}, node), ask<DevicesAnswer>("Devices", {}, node)]);
-    batch(() => {
-      list.value = { processes: processes.processes, asOf: machine.as_of ?? null };
-      devices.value = machine;
-      aboutError.value = null;
-    });
+    const [processes, machine] = await Promise.all([ask<ListAnswer>("List", {}, null), ask<DevicesAnswer>("Devices", {}, null)]);
+    batch(() => told({ list: processes, devices: machine }));
   } catch (error) {
     aboutError.value = error as Error;
   }
@@ -101,33 +100,68 @@ export async function lists(): Promise<void> {
 
 const MOST_EVENTS = 200;
 
-function listen(): void {
-  const source = new EventSource("api/live");
-  let last = 0;
-  source.addEventListener("open", () => (link.value = "live"));
-  source.addEventListener("error", () => (link.value = "lost"));
-  source.addEventListener("now", (message) => {
-    link.value = "live";
-    told(message.data);
-    // A page in the background costs nobody anything.
-    if (document.hidden || performance.now() - last < 900) return;
-    last = performance.now();
-    beat.value += 1;
-  });
-  source.addEventListener("event", (message) => {
-    const event = JSON.parse(message.data) as Told;
-    events.value = [event, ...events.value].slice(0, MOST_EVENTS);
-    if (event.kind === "finding" || event.kind === "oom") said.value = event.kind === "oom" ? "A process ran out of device memory." : "A line of a program was found that keeps more and more memory.";
-    if (["finding", "oom", "attached", "exited", "detached", "replaced"].includes(event.kind)) beat.value += 1;
-  });
-  source.addEventListener("gone", () => (link.value = "lost"));
-  source.addEventListener("back", () => {
-    link.value = "live";
-    beat.value += 1;
-  });
+/** What a push says of the present: of one daemon, or of the nodes of a fleet. */
+interface Pushed {
+  list?: ListAnswer;
+  devices?: DevicesAnswer;
+  fleet?: { nodes: { node: string; answer?: { list: ListAnswer; devices: DevicesAnswer } }[] };
 }
 
-/** Takes over what a push says of processes and devices; what it does not say is asked. */
-function told(_text: string): void {
-  if (!document.hidden) void lists();
+function listen(): void {
+  let source: EventSource | null = null;
+  const open = () => {
+    source = new EventSource(`api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`);
+    source.addEventListener("error", () => (link.value = "lost"));
+    source.addEventListener("now", (message) => {
+      const pushed = JSON.parse(message.data) as Pushed;
+      batch(() => {
+        link.value = "live";
+        told(pushed);
+        beat.value += 1;
+      });
+    });
+    source.addEventListener("event", (message) => heard(JSON.parse(message.data) as Told));
+    source.addEventListener("gone", () => (link.value = "lost"));
+    source.addEventListener("back", () => (link.value = "live"));
+  };
+  // A page that nobody sees listens to nothing: a browser has few connections to one server.
+  const seen = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (!source) open();
+  };
+  document.addEventListener("visibilitychange", seen);
+  seen();
+}
+
+/** Takes over what a push says of processes and devices. */
+function told(pushed: Pushed): void {
+  const of = about.peek()?.pids;
+  const mine = (process: Process) => !of?.length || of.includes(process.pid);
+  if (pushed.list && pushed.devices) {
+    list.value = { processes: pushed.list.processes.filter(mine), asOf: pushed.devices.as_of ?? null };
+    devices.value = pushed.devices;
+    aboutError.value = null;
+  }
+  const nodes = pushed.fleet?.nodes.filter((node) => node.answer) ?? [];
+  if (nodes.length > 0) {
+    const all = nodes.flatMap(({ node, answer }) => answer!.list.processes.filter(mine).map((process) => ({ ...process, node })));
+    const asOf = nodes[0]!.answer!.devices.as_of ?? null;
+    list.value = { processes: all, asOf };
+    devices.value = {
+      as_of: asOf ?? undefined,
+      devices: nodes.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
+      coverage: nodes.flatMap(({ answer }) => answer!.devices.coverage ?? []),
+    };
+  }
+}
+
+function heard(event: Told): void {
+  const number = event.kind === "finding" ? event.body.number : null;
+  const others = events.value.filter((other) => number === null || other.kind !== "finding" || other.pid !== event.pid || other.node !== event.node || other.body.number !== number);
+  events.value = [event, ...others].slice(0, MOST_EVENTS);
+  if (event.kind === "finding" && event.body.withdrawn !== true) said.value = "A line of a program keeps more and more memory.";
+  if (event.kind === "oom") said.value = "A process ran out of device memory.";
+  beat.value += 1;
 }

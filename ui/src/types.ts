@@ -9,6 +9,8 @@ export interface CodeLine { file: string; line: number; name: string }
 export interface Workload { job?: Maybe<string>; job_name?: Maybe<string>; pod?: Maybe<string>; container?: Maybe<string>; rank?: Maybe<number>; world_size?: Maybe<number>; slurm_job?: Maybe<string> }
 
 export interface Process {
+  /** Where many nodes are asked: the one that it runs on. */
+  node?: string;
   pid: number; comm: string; cmdline: string[]; state: string; level: string; attached_boot_ns: Int; ended_boot_ns: Maybe<Int>;
   allocated_bytes: Maybe<Int>; reserved_bytes: Maybe<Int>; lost_records: Int; known_from_unix_ns: Maybe<Int>; growing_lines: Int;
   growth_bytes_per_step: Maybe<number>; growth_bytes_per_s: number; workload?: Maybe<Workload>; waits_for_device: boolean;
@@ -18,6 +20,7 @@ export interface ListAnswer { processes: Process[] }
 
 export interface DeviceHolder { process: Process; ordinal: Maybe<number>; allocated_bytes: Maybe<Int>; held_bytes: Maybe<Int>; at_least: boolean; context_bytes: Maybe<Int> }
 export interface MachineDevice {
+  node?: string;
   kind: Maybe<string>; name: Maybe<string>; total_bytes: Maybe<Int>; free_bytes: Maybe<Int>; held_bytes: Maybe<Int>; at_least: boolean;
   unexplained_bytes: Maybe<Int>; holders: DeviceHolder[]; context_bytes: Maybe<Int>; driver_reserved_bytes: Maybe<Int>;
 }
@@ -89,4 +92,4 @@ export interface DiffAnswer extends Answered {
   from_unix_ns: Int; to_unix_ns: Int; groups: GroupDiff[]; omitted_groups: Int;
   devices: { device: number; allocated_before_bytes: Int; allocated_after_bytes: Int; reserved_before_bytes: Int; reserved_after_bytes: Int; came: Amount; went: Amount; stayed: Amount }[];
 }
-export interface About { version: string; source: { kind: string; name: string; live: boolean }; pids: Maybe<number[]>; nodes: Maybe<(string | { name: string })[]> }
+export interface About { version: string; source: { kind: string; name: string; live: boolean }; pids: Maybe<number[]>; nodes: Maybe<string[]> }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::process;
 use crate::setup::mode::Mode;
-use crate::setup::{npm, toolchain};
+use crate::setup::page;
 
 /// What to do.
 #[derive(Args, Clone, Default)]
@@ -75,21 +75,10 @@ fn folder() -> PathBuf {
     process::root().join("ui")
 }
 
-/// Where the modules of npm are, and the page is made.
-pub fn workshop() -> PathBuf {
-    process::target().join("ui")
-}
-
-/// Installs what making and testing the page needs.
-pub fn install() -> Result<()> {
-    toolchain::ensure_npm(Mode::Install)?;
-    npm::install(&folder(), &workshop())
-}
-
 /// The files of the page with their contents, and the facts about them. Types are checked and the tests of its parts run before.
 fn made() -> Result<BTreeMap<String, Vec<u8>>> {
-    install()?;
-    let workshop = workshop();
+    page::ensure(Mode::Install)?;
+    let workshop = page::workshop();
     for name in ["src", "tests"] {
         let copy = workshop.join(name);
         if copy.exists() {

@@ -3,14 +3,14 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Nobody, Notes, Place, Section } from "../parts.tsx";
-import { beat, pid, view } from "../state.ts";
+import { beat, pid, node as nodeOf } from "../state.ts";
 import type { CodeLine, LeakGroup, LeakLine, LeaksAnswer, StepsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
 
 export function Leaks(): JSX.Element {
   const id = pid.value;
-  return id === null ? <Nobody /> : <Evidence key={`${id} ${view.value.node}`} id={id} />;
+  return id === null ? <Nobody /> : <Evidence key={`${id} ${nodeOf.value}`} id={id} />;
 }
 
 function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): boolean {
@@ -18,8 +18,8 @@ function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): b
 }
 
 function Evidence({ id }: { id: number }): JSX.Element {
-  const { node } = view.value;
-  const subject = `${id} ${node}`;
+  const node = nodeOf.value;
+    const subject = `${id} ${node}`;
   const leaks = useAnswer<LeaksAnswer>(subject, slow(beat.value, 5), (signal) => ask("Leaks", { pid: id, limit: 50, include_steady: true }, node, signal));
   const held = useAnswer<LeaksAnswer>(subject, slow(beat.value, 30), (signal) => ask("Leaks", { pid: id, limit: 10, holders: true }, node, signal));
   const steps = useAnswer<StepsAnswer>(subject, slow(beat.value, 5), (signal) => ask("Steps", { pid: id, limit: 4096 }, node, signal));

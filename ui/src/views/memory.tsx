@@ -8,7 +8,7 @@ import * as map from "../blockmap.ts";
 import { type Columns, type Picture, pictured } from "../columns.ts";
 import { asMoment } from "../hash.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
-import { fresh, go, list, pid, said, view } from "../state.ts";
+import { fresh, go, list, pid, said, view, node as nodeOf } from "../state.ts";
 import type { HoldersAnswer, OwnersAnswer, StepsAnswer } from "../types.ts";
 import { address, bytes, clock, grouped, moment, nanoseconds } from "../units.ts";
 import { Fact, slow } from "./now.tsx";
@@ -18,11 +18,12 @@ type ColorBy = (typeof COLORS)[number][0];
 
 export function Memory(): JSX.Element {
   const id = pid.value;
-  return id === null ? <Nobody /> : <Blocks key={`${id} ${view.value.node}`} id={id} />;
+  return id === null ? <Nobody /> : <Blocks key={`${id} ${nodeOf.value}`} id={id} />;
 }
 
 function Blocks({ id }: { id: number }): JSX.Element {
-  const { node, at, color, block: chosen } = view.value;
+  const node = nodeOf.value;
+  const { at, color, block: chosen } = view.value;
   const state = useAnswer<Columns>(`${id} ${node} ${at}`, slow(fresh.value, 4), (signal) => memory({ pid: id, at: asMoment(at) }, node, signal));
   const answer = state.value.answer;
   const picture = useMemo(() => (answer ? pictured(answer) : null), [answer]);
@@ -36,7 +37,8 @@ function Blocks({ id }: { id: number }): JSX.Element {
         <Choice label="Colour by" of={COLORS} value={by} set={(word) => go({ color: word }, true)} />
       </div>
       {picture && <BlockMap picture={picture} by={by} owners={owners.value.answer} chosen={index} />}
-      {picture && <p class="quiet" data-fact="memory-sums">{grouped(picture.segments.count)} segments with {bytes(picture.reserved)}, {grouped(picture.handedOut)} blocks handed out with {bytes(picture.allocated)}, {bytes(picture.pending)} waiting for a stream</p>}
+      {picture && <p class="quiet" data-fact="memory-sums"><b data-fact="segments">{grouped(picture.segments.count)}</b> segments with <Bytes of={picture.reserved} />, <b data-fact="blocks">{grouped(picture.handedOut)}</b> blocks handed out with <span data-fact="handed out"><Bytes of={picture.allocated} /></span>, <Bytes of={picture.pending} /> waiting for a stream</p>}
+      {answer && Number(answer.omitted_blocks ?? 0) > 0 && <p class="failed">{grouped(answer.omitted_blocks!)} blocks with {bytes(answer.omitted_bytes ?? 0)} are not shown: they are more than one answer has.</p>}
       {picture && chosen !== null && (index >= 0 ? <Life id={id} picture={picture} block={index} /> : <p>No block is at {address(chosen)} at this moment.</p>)}
       {picture && (
         <details class="alternative"><summary>The segments as a table</summary>
@@ -59,7 +61,8 @@ function Blocks({ id }: { id: number }): JSX.Element {
 
 /** The slider through time: from the first moment that is known until now, and steps beside it. */
 function Moments({ id }: { id: number }): JSX.Element {
-  const { at, node } = view.value;
+  const node = nodeOf.value;
+  const { at, } = view.value;
   const told = list.value;
   const process = told?.processes.find((one) => one.pid === id);
   const steps = useAnswer<StepsAnswer>(`${id} ${node}`, 0, (signal) => ask("Steps", { pid: id, limit: 1 }, node, signal));
@@ -119,7 +122,7 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
   const legend: Coloured["legend"] = [];
   if (by === "age" || by === "size") {
     const shades = ramp(8);
-    const limits = by === "size" ? [4096, 65536, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20] : [1e6, 1e7, 1e8, 1e9, 1e10, 6e10, 6e11];
+    const limits = by === "size" ? [1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20] : [1e6, 1e7, 1e8, 1e9, 1e10, 6e10, 6e11];
     for (let i = 0; i < blocks.count; i++) {
       const value = by === "size" ? blocks.size[i]! : picture.asOfBoot - picture.since[i]!;
       if (Number.isNaN(value)) words[i] = other;
@@ -313,7 +316,7 @@ function BlockMap({ picture, by, owners, chosen }: { picture: Picture; by: Color
         <button type="button" onClick={() => { look.current = { ...look.current, left: 0, right: 1, top: 0 }; again(); }}>All</button>
         <span class="quiet keys">Wheel: zoom · drag: move · arrows: from block to block · + − 0</span>
       </div>
-      <div class="map" tabIndex={0} role="application" aria-label={`Map of ${grouped(picture.blocks.count)} blocks in ${grouped(picture.segments.count)} segments. Arrow keys go from block to block.`} aria-describedby="block-said" onKeyDown={key}>
+      <div class="map" style={{ height: `min(56vh, ${Math.max(120, picture.segments.count * 26 + 2)}px)` }} tabIndex={0} role="application" aria-label={`Map of ${grouped(picture.blocks.count)} blocks in ${grouped(picture.segments.count)} segments. Arrow keys go from block to block.`} aria-describedby="block-said" onKeyDown={key}>
         <canvas ref={canvas} aria-hidden="true" />
         <canvas ref={over} aria-hidden="true" class="over"
           onPointerDown={(event) => { drag.current = { x: event.clientX, y: event.clientY, look: look.current, moved: false }; event.currentTarget.setPointerCapture(event.pointerId); }}
@@ -356,7 +359,8 @@ function outline(canvas: HTMLCanvasElement, picture: Picture, look: map.Look, bl
 
 /** The life of a block: what it is, when it came, who allocated it, who holds it, and what else that stack holds. */
 function Life({ id, picture, block }: { id: number; picture: Picture; block: number }): JSX.Element {
-  const { node, at } = view.value;
+  const node = nodeOf.value;
+  const { at } = view.value;
   const where = picture.addressOf(block);
   const handedOut = picture.blocks.state[block] === 1;
   const holders = useAnswer<HoldersAnswer>(`${id} ${node} ${where}`, 0, handedOut && at === null ? (signal) => ask("Holders", { pid: id, addresses: [where], limit: 5 }, node, signal) : null);

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { AsOf, Bar, Bytes, Count, Failed, Notes, type Piece, Place, Section, Table } from "../parts.tsx";
-import { about, aboutError, beat, devices, fresh, go, hrefTo, list, pid, selected, view } from "../state.ts";
+import { about, aboutError, beat, devices, fresh, go, hrefTo, list, pid, selected, view, node as nodeOf } from "../state.ts";
 import { asMoment } from "../hash.ts";
 import type { LeaksAnswer, MachineDevice, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
@@ -16,7 +16,8 @@ const NAMES: Record<string, string> = { optimizer_state: "optimizer state", kv_c
 
 export function Now(): JSX.Element {
   const id = pid.value;
-  const { node, at } = view.value;
+  const node = nodeOf.value;
+  const { at } = view.value;
   const leaks = useAnswer<LeaksAnswer>(`${id} ${node}`, slow(beat.value, 3), id === null ? null : (signal) => ask("Leaks", { pid: id, limit: 20 }, node, signal));
   const stats = useAnswer<StatsAnswer>(`${id} ${node}`, beat.value, id === null ? null : (signal) => ask("Stats", { pid: id }, node, signal));
   const owners = useAnswer<OwnersAnswer>(`${id} ${node} ${at}`, slow(fresh.value, 10), id === null ? null : (signal) => ask("Owners", { pid: id, limit: 40, at: asMoment(at) }, node, signal));
@@ -27,7 +28,7 @@ export function Now(): JSX.Element {
       <Failed error={aboutError.value} />
       <section class="section" aria-labelledby="h-devices" data-id="devices">
         <div class="head"><h2 id="h-devices">Devices</h2><AsOf of={devices.value} /></div>
-        <div class="cards">{devices.value?.devices.map((device) => <DeviceCard key={`${device.kind} ${device.name}`} device={device} />)}</div>
+        <div class="cards">{devices.value?.devices.map((device) => <DeviceCard key={`${device.node} ${device.kind} ${device.name}`} device={device} />)}</div>
         {devices.value && devices.value.devices.length === 0 && <p class="quiet">No traced process has used a device yet.</p>}
         <Notes of={[devices.value]} />
       </section>
@@ -109,7 +110,7 @@ function DeviceCard({ device }: { device: MachineDevice }): JSX.Element {
   if (device.unexplained_bytes != null) pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
   return (
     <article class="card">
-      <h3>{device.kind ?? "device"} {device.name ?? ""}</h3>
+      <h3>{device.node ? `${device.node} · ` : ""}{device.kind ?? "device"} {device.name ?? ""}</h3>
       <p class="big"><Bytes of={device.held_bytes} atLeast={device.at_least} /> <span class="quiet">held of <Bytes of={device.total_bytes} /></span></p>
       <Bar label={`${device.kind ?? "device"} ${device.name ?? ""}`} pieces={pieces} total={total || pieces.reduce((sum, piece) => sum + piece.bytes, 0)} />
       <p class="quiet">Free: <Bytes of={device.free_bytes} />{device.unexplained_bytes == null && <> · unexplained: <span class="unknown">unknown</span></>}</p>
@@ -121,10 +122,11 @@ function Processes({ all }: { all: Process[] }): JSX.Element {
   const ranks = all.some((process) => process.workload?.rank != null);
   return (
     <Table
-      caption="Processes" rows={all} empty="Nothing is traced." keyOf={(process) => `${process.pid} ${process.attached_boot_ns}`}
+      caption="Processes" rows={all} empty="Nothing is traced." keyOf={(process) => `${process.node} ${process.pid} ${process.attached_boot_ns}`}
       mark={(process) => (process === selected.value ? "chosen" : "")}
       columns={[
-        { name: "Process", by: (process) => process.comm, cell: (process) => <a href={hrefTo({ pid: process.pid, block: null, at: null, from: null, to: null, base: null })} aria-current={process === selected.value ? "true" : undefined} title={process.cmdline.join(" ")}>{process.comm} <span class="number">{process.pid}</span></a> },
+        { name: "Process", by: (process) => process.comm, cell: (process) => <a href={hrefTo({ pid: process.pid, node: process.node ?? null, block: null, at: null, from: null, to: null, base: null })} aria-current={process === selected.value ? "true" : undefined} title={process.cmdline.join(" ")}>{process.comm} <span class="number">{process.pid}</span></a> },
+        ...(about.value?.nodes ? [{ name: "Node", by: (process: Process) => process.node ?? null, cell: (process: Process) => process.node ?? "" }] : []),
         ...(ranks ? [{ name: "Rank", by: (process: Process) => process.workload?.rank ?? null, cell: (process: Process) => process.workload?.rank ?? "", number: true }] : []),
         { name: "State", by: (process) => process.state, cell: (process) => process.waits_for_device ? "waits for a device" : process.state.replace("_", " ") },
         { name: "Allocated", number: true, by: (process) => (process.allocated_bytes == null ? null : Number(process.allocated_bytes)), cell: (process) => <Bytes of={process.allocated_bytes} /> },
@@ -183,8 +185,7 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
   if (!stats) return null;
   return (
     <div class="cards">{stats.devices.map((device) => (
-      <dl class="card facts" key={device.device} data-device={device.device ?? "unknown"}>
-        <h3>Device {device.device ?? "unknown"}</h3>
+      <article class="card" key={device.device}><h3>Device {device.device ?? "unknown"}</h3><dl class="facts">
         <Fact name="allocated" value={<Bytes of={device.allocated_bytes} />} />
         <Fact name="reserved" value={<Bytes of={device.reserved_bytes} />} />
         <Fact name="peak allocated" value={<>{<Bytes of={device.peak_allocated_bytes} />} {device.peak_unix_ns != null && <button type="button" class="small" onClick={() => go({ at: "peak", view: "memory" })}>Look at it</button>}</>} />
@@ -192,8 +193,8 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
         <Fact name="asked for" value={<Bytes of={device.requested_bytes} />} />
         <Fact name="live blocks" value={<Count of={device.live_blocks} />} />
         <Fact name="ran out of memory" value={<><Count of={device.oom_count} /> times</>} />
-      </dl>
-    ))}{about.value === null && null}</div>
+      </dl></article>
+    ))}</div>
   );
 }
 

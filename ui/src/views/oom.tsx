@@ -4,18 +4,19 @@ import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
 import { Bytes, Count, Nobody, Notes, Section, Table } from "../parts.tsx";
-import { beat, events, fresh, hrefTo, pid, view } from "../state.ts";
+import { beat, events, fresh, hrefTo, pid, view, node as nodeOf } from "../state.ts";
 import type { PoolAnswer, StatsAnswer } from "../types.ts";
 import { type Int, bytes, grouped, moment, percent } from "../units.ts";
 import { slow } from "./now.tsx";
 
 export function Oom(): JSX.Element {
   const id = pid.value;
-  return id === null ? <Nobody /> : <Failures key={`${id} ${view.value.node}`} id={id} />;
+  return id === null ? <Nobody /> : <Failures key={`${id} ${nodeOf.value}`} id={id} />;
 }
 
 function Failures({ id }: { id: number }): JSX.Element {
-  const { node, at } = view.value;
+  const node = nodeOf.value;
+  const { at } = view.value;
   const stats = useAnswer<StatsAnswer>(`${id} ${node}`, beat.value, (signal) => ask("Stats", { pid: id }, node, signal));
   const pool = useAnswer<PoolAnswer>(`${id} ${node} ${at}`, slow(fresh.value, 3), (signal) => ask("Pool", { pid: id, at: asMoment(at) }, node, signal));
   const answer = stats.value.answer;

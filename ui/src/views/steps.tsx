@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Count, Nobody, Notes, Section, Table } from "../parts.tsx";
-import { beat, go, hrefTo, pid, view } from "../state.ts";
+import { beat, go, hrefTo, pid, view, node as nodeOf } from "../state.ts";
 import type { StepRow, StepsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -14,7 +14,7 @@ const MOST_DRAWN = 600;
 
 export function Steps(): JSX.Element {
   const id = pid.value;
-  return id === null ? <Nobody /> : <Rows key={`${id} ${view.value.node}`} id={id} />;
+  return id === null ? <Nobody /> : <Rows key={`${id} ${nodeOf.value}`} id={id} />;
 }
 
 type Device = StepsAnswer["devices"][number];
@@ -27,7 +27,8 @@ function odd(row: StepRow, device: Device | undefined): boolean {
 }
 
 function Rows({ id }: { id: number }): JSX.Element {
-  const { node, from, to } = view.value;
+  const node = nodeOf.value;
+  const { from, to } = view.value;
   const state = useAnswer<StepsAnswer>(`${id} ${node}`, slow(beat.value, 3), (signal) => ask("Steps", { pid: id, limit: 4096 }, node, signal));
   const answer = state.value.answer;
   const inWindow = (row: StepRow) => from === null || to === null || (Number(row.to_boot_ns) > from && Number(row.from_boot_ns) < to);
@@ -40,12 +41,12 @@ function Rows({ id }: { id: number }): JSX.Element {
       )}
       {from !== null && <p>Only those in the window that Time shows. <button type="button" onClick={() => go({ from: null, to: null })}>All</button></p>}
       <div class="cards">{answer?.devices.map((device) => (
-        <dl class="card facts" key={`${device.device}`}><h3>Device {device.device ?? "unknown"}</h3>
+        <article class="card" key={`${device.device}`}><h3>Device {device.device ?? "unknown"}</h3><dl class="facts">
           <div class="fact"><dt>highest level</dt><dd>{device.max_bytes ? <><Bytes of={device.max_bytes.p5} /> · <b><Bytes of={device.max_bytes.p50} /></b> · <Bytes of={device.max_bytes.p95} /></> : <span class="unknown">unknown</span>}</dd></div>
           <div class="fact"><dt>lowest level</dt><dd>{device.min_bytes ? <><Bytes of={device.min_bytes.p5} /> · <b><Bytes of={device.min_bytes.p50} /></b> · <Bytes of={device.min_bytes.p95} /></> : <span class="unknown">unknown</span>}</dd></div>
           <div class="fact"><dt>floor a step</dt><dd>{signedBytes(Math.round(device.floor_bytes_per_step))}</dd></div>
-          <p class="quiet">5 %, median, 95 % of {grouped(device.steps)} steps</p>
-        </dl>
+          </dl><p class="quiet">5 %, median, 95 % of {grouped(device.steps)} steps</p>
+        </article>
       ))}</div>
       {answer && <p class="quiet">{grouped(answer.survivor_count)} blocks with {bytes(answer.survivor_bytes)} outlived their step.</p>}
       {answer?.devices.map((device) => <Levels key={`${device.device}`} device={device} rows={rows.filter((row) => row.device === device.device)} />)}

@@ -7,7 +7,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Table } from "../parts.tsx";
-import { beat, events, go, hrefTo, pid, view } from "../state.ts";
+import { beat, events, go, hrefTo, pid, view, node as nodeOf } from "../state.ts";
 import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../tiles.ts";
 import type { FluctuationAnswer, Interval, LeaksAnswer, MarksAnswer, NamedMoment, StepsAnswer } from "../types.ts";
 import { bytes, clock, grouped, nanoseconds } from "../units.ts";
@@ -141,11 +141,12 @@ interface Sign { boot: number; kind: "mark" | "oom" | "finding"; text: string }
 
 export function Time(): JSX.Element {
   const id = pid.value;
-  return id === null ? <Nobody /> : <Course key={`${id} ${view.value.node}`} id={id} />;
+  return id === null ? <Nobody /> : <Course key={`${id} ${nodeOf.value}`} id={id} />;
 }
 
 function Course({ id }: { id: number }): JSX.Element {
-  const { node, from, to, at, device } = view.value;
+  const node = nodeOf.value;
+  const { from, to, at, device } = view.value;
   const drawn = useSignal(0);
   const error = useSignal<Error | null>(null);
   const brush = useSignal<[number, number] | null>(null);

@@ -7,7 +7,7 @@ import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
 import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
-import { fresh, go, pid, said, view } from "../state.ts";
+import { fresh, go, pid, said, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
 import { bytes, clock, grouped, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -24,11 +24,12 @@ function amount(amounts: StackAmounts, metric: Metric): number {
 
 export function Whose(): JSX.Element {
   const id = pid.value;
-  return id === null ? <Nobody /> : <Stacks key={`${id} ${view.value.node}`} id={id} />;
+  return id === null ? <Nobody /> : <Stacks key={`${id} ${nodeOf.value}`} id={id} />;
 }
 
 function Stacks({ id }: { id: number }): JSX.Element {
-  const { node, at, base, filter } = view.value;
+  const node = nodeOf.value;
+  const { at, base, filter } = view.value;
   const metric = (METRICS.some(([word]) => word === view.value.metric) ? view.value.metric : "live") as Metric;
   const by = (GROUPS.some(([word]) => word === view.value.by) ? view.value.by : "own_line") as Group;
   const canAsk = metric !== "growth" || base !== null;
@@ -224,13 +225,13 @@ function Difference({ answer }: { answer: DiffAnswer }): JSX.Element {
     <>
       <p>From {clock(answer.from_unix_ns)} to {clock(answer.to_unix_ns)} UTC.</p>
       <div class="cards">{answer.devices.map((device) => (
-        <dl class="card facts" key={device.device}><h3>Device {device.device}</h3>
+        <article class="card" key={device.device}><h3>Device {device.device}</h3><dl class="facts">
           <div class="fact"><dt>allocated</dt><dd><Bytes of={device.allocated_before_bytes} /> → <Bytes of={device.allocated_after_bytes} /></dd></div>
           <div class="fact"><dt>reserved</dt><dd><Bytes of={device.reserved_before_bytes} /> → <Bytes of={device.reserved_after_bytes} /></dd></div>
           <div class="fact"><dt>came</dt><dd><Bytes of={device.came.bytes} /> in <Count of={device.came.count} /></dd></div>
           <div class="fact"><dt>went</dt><dd><Bytes of={device.went.bytes} /> in <Count of={device.went.count} /></dd></div>
           <div class="fact"><dt>stayed</dt><dd><Bytes of={device.stayed.bytes} /> in <Count of={device.stayed.count} /></dd></div>
-        </dl>
+        </dl></article>
       ))}</div>
       <Table caption="Changes by size" rows={answer.groups} empty="Nothing changed." columns={[
         { name: "Size", number: true, by: (group) => Number(group.size_bytes), cell: (group) => <Bytes of={group.size_bytes} /> },

@@ -95,8 +95,8 @@ pub fn write(file: &Path) -> Result<()> {
     let page = process::root().join("ui/built/licences.txt");
     list += &"-".repeat(78);
     list += "\n";
-    list += &fs::read_to_string(&page)
-        .with_context(|| format!("cannot read {}", page.display()))?;
+    list +=
+        &fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     fs::write(file, list).with_context(|| format!("cannot write {}", file.display()))
 }
 

@@ -19,6 +19,8 @@ export const beat = signal(0);
 export const link = signal<"waiting" | "live" | "lost" | "still">("waiting");
 /** The last events that were pushed, the newest first. */
 export const events = signal<Told[]>([]);
+/** Whether the system asks for dark colours: what draws on a canvas draws again when that changes. */
+export const systemIsDark = signal(typeof matchMedia !== "undefined" && matchMedia("(prefers-color-scheme: dark)").matches);
 /** What is said politely to those who do not see the page. */
 export const said = signal("");
 
@@ -69,6 +71,7 @@ export function begin(): void {
   const moved = () => {
     view.value = read(location.hash);
   };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => (systemIsDark.value = event.matches));
   addEventListener("popstate", moved);
   addEventListener("hashchange", moved);
   effect(() => {

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as map from "../src/blockmap.ts";
+import { type Columns, pictured } from "../src/columns.ts";
 import { FIRST, asMoment, read, write } from "../src/hash.ts";
 import * as icicle from "../src/icicle.ts";
 import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../src/tiles.ts";
@@ -171,4 +172,24 @@ test("blocks smaller than a pixel are mixed with the free room, and a closer loo
   assert.deepEqual([...new Set(pixels.slice(0, 100))].sort().slice(-1), [0xffffffff]);
   assert.equal(map.rowOf(segments, 3), 1);
   assert.equal(map.rowOf(segments, 2), 0);
+});
+
+test("blocks in columns are put into their segments by address, and summed up", () => {
+  const answer: Columns = {
+    as_of: "1795747237616574726", as_of_boot_ns: 9e9,
+    segments: { device: [1, 0], address: [4096, "140311191879680"], size_bytes: [4096, 2048], stream: [0, "7"], large: [true, false] },
+    blocks: { segment: [0, 1, 1], address: [4608, "140311191879680", "140311191880192"], size_bytes: [512, 512, 1024], requested_bytes: [500, null, 0], state: ["active", "pending_free", "inactive"], since_boot_ns: [1e9, null, null], stack: [0, null, null] },
+    stacks: [[{ file: "/srv/train.py", line: 9, name: "forward" }]],
+  };
+  const picture = pictured(answer);
+  assert.deepEqual(picture.rows.map((row) => [row.device, row.stream, row.kind, row.allocated]), [[0, "7", "small", 0], [1, "0", "large", 512]]);
+  assert.deepEqual([...picture.segments.first], [0, 2, 3]);
+  assert.deepEqual([...picture.blocks.offset], [0, 512, 512]);
+  assert.deepEqual([picture.allocated, picture.pending, picture.reserved, picture.handedOut], [512, 512, 6144, 1]);
+  assert.equal(picture.indexOf("4700"), 2);
+  assert.equal(picture.indexOf("5200"), -1);
+  assert.equal(picture.addressOf(0), "140311191879680");
+  assert.deepEqual(picture.alike(2), { count: 1, bytes: 512 });
+  assert.equal(picture.describe(2), "0x1200: 512 B, handed out, 8 s old, train.py:9 forward");
+  assert.ok(Number.isNaN(picture.since[0]!) && Number.isNaN(picture.requested[0]!));
 });

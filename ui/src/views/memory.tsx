@@ -8,12 +8,14 @@ import * as map from "../blockmap.ts";
 import { type Columns, type Picture, pictured } from "../columns.ts";
 import { asMoment } from "../hash.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
-import { fresh, go, list, pid, said, view, node as nodeOf } from "../state.ts";
+import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { HoldersAnswer, OwnersAnswer, StepsAnswer } from "../types.ts";
 import { address, bytes, clock, grouped, moment, nanoseconds } from "../units.ts";
 import { Fact, slow } from "./now.tsx";
 
 const COLORS = [["stack", "Stack"], ["age", "Age"], ["size", "Size"], ["stream", "Stream"], ["owner", "Owner"]] as const;
+/** So many blocks make an answer of some megabytes. */
+const MANY = 20_000;
 type ColorBy = (typeof COLORS)[number][0];
 
 export function Memory(): JSX.Element {
@@ -24,9 +26,12 @@ export function Memory(): JSX.Element {
 function Blocks({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const { at, color, block: chosen } = view.value;
-  const state = useAnswer<Columns>(`${id} ${node} ${at}`, slow(fresh.value, 4), (signal) => memory({ pid: id, at: asMoment(at) }, node, signal));
+  // An answer of many blocks is asked for again less often: it is large.
+  const every = useRef(4);
+  const state = useAnswer<Columns>(`${id} ${node} ${at}`, slow(fresh.value, every.current), (signal) => memory({ pid: id, at: asMoment(at) }, node, signal));
   const answer = state.value.answer;
   const picture = useMemo(() => (answer ? pictured(answer) : null), [answer]);
+  every.current = (picture?.blocks.count ?? 0) > MANY ? 60 : 4;
   const by = (COLORS.some(([word]) => word === color) ? color : "stack") as ColorBy;
   const owners = useAnswer<OwnersAnswer>(`${id} ${node} ${at}`, by === "owner" ? 1 : 0, by === "owner" ? (signal) => ask("Owners", { pid: id, limit: 2000, at: asMoment(at) }, node, signal) : null);
   const index = picture && chosen !== null ? picture.indexOf(chosen) : -1;
@@ -184,7 +189,7 @@ function BlockMap({ picture, by, owners, chosen }: { picture: Picture; by: Color
   const look = useRef<map.Look>({ width: 1, height: 1, row: 14, top: 0, left: 0, right: 1, full: false });
   const full = useSignal(false);
   const hover = useSignal("");
-  const theme = `${view.value.theme} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+  const theme = `${view.value.theme} ${systemIsDark.value}`;
   const colors = useMemo(() => coloured(picture, by, owners), [picture, by, owners, theme]);
   const pending = useRef(0);
   const image = useRef<{ data: ImageData; words: Uint32Array } | null>(null);

@@ -7,7 +7,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Table } from "../parts.tsx";
-import { beat, events, go, hrefTo, pid, view, node as nodeOf } from "../state.ts";
+import { beat, events, go, hrefTo, pid, systemIsDark, view, node as nodeOf } from "../state.ts";
 import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../tiles.ts";
 import type { FluctuationAnswer, Interval, LeaksAnswer, MarksAnswer, NamedMoment, StepsAnswer } from "../types.ts";
 import { bytes, clock, grouped, nanoseconds } from "../units.ts";
@@ -333,7 +333,7 @@ function Plot(props: PlotProps): JSX.Element {
       chart.destroy();
       plot.current = null;
     };
-  }, [view.value.theme, props.device, dark()]);
+  }, [view.value.theme, props.device, systemIsDark.value]);
   useEffect(() => {
     const { it, device, window } = props;
     const course = it.course(device, window[0], window[1]);
@@ -355,10 +355,6 @@ function Plot(props: PlotProps): JSX.Element {
 }
 
 const POWERS = Array.from({ length: 55 }, (_, i) => 2 ** i);
-
-function dark(): boolean {
-  return matchMedia("(prefers-color-scheme: dark)").matches;
-}
 
 function axisTime(second: number, step: number): string {
   const day = ((second % 86_400) + 86_400) % 86_400;

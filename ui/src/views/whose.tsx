@@ -7,7 +7,7 @@ import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
 import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
-import { fresh, go, pid, said, view, node as nodeOf } from "../state.ts";
+import { fresh, go, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
 import { bytes, clock, grouped, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -114,6 +114,7 @@ function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; fi
     sized.observe(host);
     return () => sized.disconnect();
   }, []);
+  void systemIsDark.value;
   useEffect(() => {
     const it = canvas.current!;
     const ratio = Math.min(2, devicePixelRatio || 1);

@@ -1,0 +1,3 @@
+fetch('/api/about').then((answer) => answer.text()).then((text) => {
+  document.getElementById('about').textContent = text;
+});

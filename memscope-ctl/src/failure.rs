@@ -271,7 +271,7 @@ impl Failure {
                 "install memscoped beside memscope-ctl or in PATH, or name it with MEMSCOPED"
             }
             Failure::ReplayFailed { .. } => {
-                "is it a recording of memscope, whole, and not from a newer version?"
+                "is it a recording of memscope or a pickle of PyTorch's, whole, and not from a newer version?"
             }
         };
         Some(hint.to_owned())

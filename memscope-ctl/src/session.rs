@@ -66,7 +66,7 @@ pub(crate) struct Global {
     timeout: Option<Duration>,
 
     /// Ask a recording instead of a daemon: a file, or a directory that `ps --earlier` names; the daemon's state directory means the
-    /// latest of these.
+    /// latest of these. A snapshot that PyTorch wrote itself (a pickle) is a recording, too.
     ///
     /// Starts `memscoped --replay FILE` on a private socket, asks it, and stops it. The memscoped
     /// beside this program is taken, else the one in PATH; MEMSCOPED names another.

@@ -242,8 +242,8 @@ pub struct Config {
     #[arg(long, value_name = "FILE", requires = "otlp_endpoint")]
     pub otlp_ca: Option<PathBuf>,
 
-    /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing. A state directory means the
-    /// latest earlier run in it.
+    /// Replay a recording (a journal directory, a segment, an exported file, or a pickle that PyTorch wrote) instead of tracing. A state
+    /// directory means the latest earlier run in it.
     /// Needs no privileges. The socket is for the own user only.
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
@@ -256,7 +256,7 @@ pub struct Config {
     #[arg(long, conflicts_with_all = ["replay", "import"])]
     pub earlier: bool,
 
-    /// Make a recording of a dump of msMemScope's (memscope_dump_*.csv or .db) instead of tracing, and end.
+    /// Make a recording of a dump of msMemScope's (memscope_dump_*.csv or .db) or of a pickle that PyTorch wrote instead of tracing, and end.
     /// Needs no privileges.
     #[arg(
         long,

@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod courses;
 pub mod dump;
 pub mod earlier;
 mod ended;

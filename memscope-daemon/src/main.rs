@@ -8,10 +8,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory as _;
 use memscope_daemon::config::{Config, DumpFormat};
+use memscope_daemon::courses::Courses;
 use memscope_daemon::keeper::{
     self, Command, Keeper, KeeperHandle, LeftWatching, Taking, Watching,
 };
-use memscope_daemon::memory::Memory;
+use memscope_daemon::memory::{Memory, Spare};
 use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::metrics::{Endpoint, Reachable, Source};
 use memscope_daemon::otlp::{Pusher, queue::Queues, settings::Settings as OtlpSettings};
@@ -290,7 +291,23 @@ fn warner(messages: &Messages) -> Tell {
 }
 
 async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> {
-    let path = &earlier::resolve(path);
+    // A snapshot of PyTorch's is made a recording first, beside the socket, and is removed with the folder at the end.
+    let (made, path) = match import::is_pickle(path) {
+        true => {
+            let beside = config
+                .socket
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            let folder = tempfile::Builder::new()
+                .prefix(".memscope-snapshot-")
+                .tempdir_in(beside.unwrap_or(std::path::Path::new(".")))
+                .context("there is no room for what is read of the snapshot")?;
+            let (recording, _) = import::of_snapshot(path, folder.path())?;
+            (Some(folder), recording)
+        }
+        false => (None, earlier::resolve(path)),
+    };
+    let path = &path;
     let socket = Listener::bind(&ListenOptions::private(&config.socket))?;
     let messages = Messages::default();
     // Who comes from elsewhere is written down. At the Unix socket there is only the user who can read the file anyway.
@@ -323,6 +340,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         journal_limit: None,
         flushing: sync::Flushing::default(),
         pushed: None,
+        courses: Arc::new(Courses::new(config.memory)),
     };
     let options = ServeOptions {
         // Whoever can read the file may see what is in it, no matter who owned the processes.
@@ -337,6 +355,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
     .await;
     let _ = keeper.send(Command::Stop);
     let _ = thread.join();
+    drop(made);
     Ok(result?)
 }
 
@@ -502,6 +521,10 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     if was_left && taken != TakenOver::default() {
         messages.log(Severity::Info, taken.to_string());
     }
+    let courses = Arc::new(Courses::new(memory.limit()));
+    let spare: std::sync::Weak<dyn Spare> =
+        Arc::downgrade(&(Arc::clone(&courses) as Arc<dyn Spare>));
+    memory.spare(spare);
     let serving = Serving {
         keeper: keeper.clone(),
         tracer: Some(orders.clone()),
@@ -515,6 +538,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
         flushing,
         pushed: pushed.clone(),
+        courses,
     };
     read_policy_at_hangup(orders.clone(), serving.messages.clone())?;
     let (wakes, goes_round) = (keeper.clone(), orders.clone());

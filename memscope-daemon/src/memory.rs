@@ -8,8 +8,8 @@
 //! them takes as much again. The last tenth is for answers, for tables of symbols, and for what the C library's allocator
 //! cannot use again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memscope_ledger::KeptBytes;
 use memscope_ledger::event::{ProcessHandle, ShedPart};
@@ -42,6 +42,36 @@ pub fn trim() {
     }
 }
 
+/// Something that is only kept so that it need not be computed again.
+pub trait Spare: Send + Sync {
+    /// Gives its memory back.
+    fn give_back(&self);
+}
+
+/// All that is only kept so that it need not be computed again.
+#[derive(Clone, Default)]
+struct Spares(Arc<Mutex<Vec<Weak<dyn Spare>>>>);
+
+impl std::fmt::Debug for Spares {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("Spares")
+    }
+}
+
+impl Spares {
+    fn give_back(&self) {
+        let all = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        all.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|spare| spare.give_back());
+        trim();
+    }
+}
+
 /// The budget. Clones share one.
 #[derive(Clone, Debug)]
 pub struct Memory {
@@ -51,6 +81,7 @@ pub struct Memory {
     folds: Arc<AtomicU64>,
     /// Bytes that the next checkpoint's copy of the ledger is expected to take.
     next_copy: Arc<AtomicU64>,
+    spares: Spares,
 }
 
 impl Memory {
@@ -61,7 +92,14 @@ impl Memory {
             base: anonymous(),
             folds: Arc::default(),
             next_copy: Arc::default(),
+            spares: Spares::default(),
         }
+    }
+
+    /// Has something give its memory back before a process has to give way, and before a question is refused.
+    pub fn spare(&self, spare: Weak<dyn Spare>) {
+        let mut all = self.spares.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(spare);
     }
 
     /// What the daemon may take in all, in bytes.
@@ -75,12 +113,18 @@ impl Memory {
     }
 
     /// Whether so much is taken that processes have to give way whatever they take themselves. What the C library's allocator
-    /// only keeps for later use is given back first.
+    /// only keeps for later use is given back first, and then what can be computed again.
     pub fn is_full(&self) -> bool {
-        anonymous() > self.usable() && {
-            trim();
-            anonymous() > self.usable()
-        }
+        let is_full = || anonymous() > self.usable();
+        is_full()
+            && {
+                trim();
+                is_full()
+            }
+            && {
+                self.spares.give_back();
+                is_full()
+            }
     }
 
     /// Notes what a checkpoint that begins from now on will copy: questions about earlier moments leave it that room.
@@ -93,10 +137,16 @@ impl Memory {
     /// # Errors
     /// Says how much is taken already if there is no room.
     pub fn fold(&self, bytes: u64) -> Result<FoldRoom, NoRoom> {
-        self.fold_beside(anonymous(), bytes).or_else(|_| {
-            trim();
-            self.fold_beside(anonymous(), bytes)
-        })
+        let fold = || self.fold_beside(anonymous(), bytes);
+        fold()
+            .or_else(|_| {
+                trim();
+                fold()
+            })
+            .or_else(|_| {
+                self.spares.give_back();
+                fold()
+            })
     }
 
     fn fold_beside(&self, taken: u64, bytes: u64) -> Result<FoldRoom, NoRoom> {

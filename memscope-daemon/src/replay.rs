@@ -395,6 +395,87 @@ fn read_on(
     }
 }
 
+/// Sees a fold while it goes on.
+pub trait Witness {
+    /// A segment begins, and the ledger is as it is before its first record.
+    fn segment(&mut self, header: &SegmentHeader, ledger: &Ledger);
+    /// An event about the process was applied; its record was made at `time_ns` of boot time.
+    fn applied(&mut self, time_ns: u64, ledger: &Ledger);
+}
+
+/// Where a fold ended that goes on later.
+pub struct Left {
+    decoder: Decoder,
+    ledger: Ledger,
+    sequence: u64,
+}
+
+impl Left {
+    /// Number of the last record in it.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.ledger.bytes()
+    }
+}
+
+/// Reads what a recording has of one process from the beginning of a segment on, within bounds, and lets somebody see it. `left` is
+/// where an earlier fold from the same segment on has ended. Returns where this one ended, and whether a part of the recording could not
+/// be read.
+pub fn witness(
+    recording: &Recording,
+    place: &SegmentPlace,
+    config: LedgerConfig,
+    pid: u32,
+    left: Option<Left>,
+    bounds: &Bounds<'_>,
+    witness: &mut dyn Witness,
+) -> Result<(Left, bool), ReplayError> {
+    let course = Course {
+        place,
+        config,
+        until: None,
+        pid: Some(pid),
+        left,
+    };
+    let mut replayed = fold_from(recording, course, bounds, None, Some(witness))?;
+    let damaged = !replayed.warnings.is_empty() || replayed.begins_late;
+    let left = Left {
+        decoder: replayed.decoder,
+        sequence: replayed.end.event.sequence,
+        ledger: std::mem::replace(&mut replayed.ledger, Ledger::new(LedgerConfig::default())),
+    };
+    Ok((left, damaged))
+}
+
+/// When an event of a recording was recorded, in nanoseconds of boot time; `None` if the recording does not have it.
+pub fn time_of(recording: &Recording, event: u64) -> Result<Option<u64>, RecordingError> {
+    let place = recording.segment_before(|place| Until::Event(event).is_behind(place));
+    let mut records = recording.records_from(place);
+    while let Some(entry) = records.next_record()? {
+        if entry.repeated || entry.sequence < event {
+            continue;
+        }
+        let found = entry.sequence == event;
+        let header = Header::read(entry.record).ok().filter(|_| found);
+        return Ok(header.map(|header| header.time_ns));
+    }
+    Ok(None)
+}
+
+/// Which part of a recording is folded.
+struct Course<'a> {
+    /// The segment with which it begins.
+    place: &'a SegmentPlace,
+    config: LedgerConfig,
+    until: Option<Until>,
+    pid: Option<u32>,
+    left: Option<Left>,
+}
+
 /// State of a fold, and how far it has come.
 struct Fold {
     decoder: Decoder,
@@ -442,16 +523,46 @@ fn fold(
     bounds: &Bounds<'_>,
     still: Option<&HashSet<(u64, u64)>>,
 ) -> Result<Replayed, ReplayError> {
-    let mut freed_by = HashMap::new();
-    let mut about = About::new(pid);
     let recording = Recording::open(path)?;
     let place = recording.segment_before(|place| until.is_none_or(|until| until.is_behind(place)));
+    let course = Course {
+        place,
+        config,
+        until,
+        pid,
+        left: None,
+    };
+    fold_from(&recording, course, bounds, still, None)
+}
+
+fn fold_from(
+    recording: &Recording,
+    course: Course<'_>,
+    bounds: &Bounds<'_>,
+    still: Option<&HashSet<(u64, u64)>>,
+    mut witness: Option<&mut dyn Witness>,
+) -> Result<Replayed, ReplayError> {
+    let Course {
+        place,
+        config,
+        until,
+        pid,
+        left,
+    } = course;
+    let mut freed_by = HashMap::new();
+    let mut about = About::new(pid);
     let epoch = place.header.epoch;
     let begins_late = !place.stands_alone();
     let mut fold = Fold::begin(&place.header, config);
     let mut records = recording.records_from(place);
     let mut count = 0;
-    let mut began = false;
+    // Up to here everything is in the state already.
+    let known = left.as_ref().map(|left| left.sequence);
+    let mut began = left.is_some();
+    if let Some(left) = left {
+        (fold.decoder, fold.ledger, fold.sequence) = (left.decoder, left.ledger, left.sequence);
+        about.restored(&mut fold.ledger);
+    }
     let mut ring_position = 0;
     // Number of warnings when the state was last known for certain. Only later ones count.
     let mut known_warnings = records.warnings().len();
@@ -472,6 +583,11 @@ fn fold(
                 checkpoint,
                 left_out,
             } => {
+                // The part that is asked for ends here, although its last record was not there.
+                let ends = bounds.last.is_some_and(|last| header.first_sequence > last);
+                if began && ends {
+                    break;
+                }
                 let damaged = records.warnings().len() > known_warnings;
                 // A state from after the moment is of no use. The first one is restored anyway, because it says how
                 // the clocks were set.
@@ -491,12 +607,18 @@ fn fold(
                         known_from_unix_ns: fold.ledger.unix_ns(header.first_boot_ns),
                     });
                 }
+                if let Some(witness) = witness.as_mut().filter(|_| known.is_none()) {
+                    witness.segment(&header, &fold.ledger);
+                }
                 began = true;
                 continue;
             }
             Piece::Record(entry) => entry,
         };
         is_at_end = bounds.end_at(&entry);
+        if known.is_some_and(|known| entry.repeated || entry.sequence <= known) {
+            continue;
+        }
         let Ok(header) = Header::read(entry.record) else {
             continue;
         };
@@ -517,6 +639,9 @@ fn fold(
                 Outcome::Decoded(event) if about.is_theirs(&event) => {
                     fold.ledger.apply(&event);
                     about.attached(&event, &mut fold.ledger);
+                    if let Some(witness) = &mut witness {
+                        witness.applied(event.time_ns, &fold.ledger);
+                    }
                 }
                 Outcome::Decoded(_) => fold.ledger.pass(header.time_ns),
                 _ => {}

@@ -15,11 +15,12 @@ use memscope_log::{Recording, RecordingError, SegmentPlace};
 use memscope_proto::v1;
 use memscope_rpc::{
     AttachRequest, Caller, Daemon, DetachScope, EventFilter, EventItem, Moment, RecordingWriter,
-    Refusal, Wanted,
+    Refusal, Wanted, Window,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
+use crate::courses::{self, Courses};
 use crate::ended::still_there;
 use crate::holders::{self, NotRead};
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
@@ -28,7 +29,9 @@ use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
 use crate::otlp::queue::Queues;
 use crate::owners::{self, Rulebook};
-use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
+use crate::replay::{
+    Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within, time_of,
+};
 use crate::snapshots::Shelf;
 use crate::sync::Flushing;
 use crate::threads::{self, Threads};
@@ -67,6 +70,8 @@ pub struct Serving {
     pub flushing: Flushing,
     /// What is sent to a collector; `None`: nothing is.
     pub pushed: Option<Queues>,
+    /// The courses of the journal's parts, which need not be folded again.
+    pub courses: Arc<Courses>,
 }
 
 impl From<Gone> for RefusalOf {
@@ -366,6 +371,63 @@ impl Daemon for Serving {
             self.add_to_list(list).await?;
         }
         Ok(answered)
+    }
+
+    async fn course(
+        &self,
+        window: Window,
+        wanted: &Wanted,
+    ) -> Result<v1::FluctuationResponse, Refusal> {
+        self.refresh_for(Needs::Reading, &[window.of]).await;
+        let end = self.present().await?;
+        let (pid, of) = (window.pid, window.of);
+        let known = self.about(pid, move |ledger, process, _| {
+            let until_ns = ledger.known_until(process, end)?;
+            let attached_ns = ledger.summary(process)?.attached_ns;
+            (process == of).then_some((attached_ns, until_ns))
+        });
+        let (attached_ns, until_ns) = known.await?;
+        let from_ns = match window.from {
+            Some(from) => self.boot_ns(pid, from, end).await?,
+            None => attached_ns,
+        };
+        let to_ns = match window.to {
+            Some(to) => self.boot_ns(pid, to, end).await?,
+            None => until_ns.max(from_ns),
+        };
+        if from_ns > to_ns {
+            return Err(Refusal::Invalid {
+                what: "the window ends before it begins".to_owned(),
+                hint: "give the earlier moment first".to_owned(),
+            });
+        }
+        let asked = courses::Asked {
+            process: of,
+            pid,
+            window: (from_ns, to_ns),
+            intervals: match window.intervals {
+                0 => courses::USUAL_INTERVALS,
+                count => count.into(),
+            },
+            until_ns,
+            last: end.event.sequence,
+        };
+        let found = match self.course_in_the_journal(&asked, wanted).await? {
+            Some(found) => found,
+            // Nothing but the buckets is left of it.
+            None => {
+                let coarse = self.about(pid, move |ledger, _, _| {
+                    let mut found = courses::Found::default();
+                    found.take_coarse(ledger, &asked, &asked.grid(), until_ns);
+                    Some(found)
+                });
+                coarse.await?
+            }
+        };
+        self.about(pid, move |ledger, process, _| {
+            ledger.fluctuation(process, end, found.courses, found.notes)
+        })
+        .await
     }
 
     async fn end(&self) -> Result<u64, Refusal> {
@@ -801,6 +863,61 @@ impl Serving {
             Err(ReplayError::NoRoom(why)) => Err(no_memory(why)),
             Err(ReplayError::NotWanted) => Err(Refusal::NotWanted),
             Err(other) => Err(unreadable(Box::new(other))),
+        }
+    }
+
+    /// What the journal has of a window; `None` if it has nothing of the process, or if none is written.
+    async fn course_in_the_journal(
+        &self,
+        asked: &courses::Asked,
+        wanted: &Wanted,
+    ) -> Result<Option<courses::Found>, Refusal> {
+        let path = match self.journal().await {
+            Ok(path) => path,
+            Err(Refusal::Invalid { .. }) => return Ok(None),
+            Err(other) => return Err(other),
+        };
+        let (asked, wanted) = (*asked, wanted.clone());
+        let (config, courses) = (self.ledger.clone(), Arc::clone(&self.courses));
+        let room = self.room_for(asked.pid).await?;
+        let fold = move || {
+            let bounds = Bounds {
+                wanted: &|| wanted.is_wanted(),
+                room: room.as_ref(),
+                last: Some(asked.last),
+            };
+            courses.find(&path, &config, &asked, &bounds)
+        };
+        let found = tokio::task::spawn_blocking(fold).await;
+        match found.map_err(|source| unreadable(Box::new(source)))? {
+            Ok(found) => Ok(found),
+            Err(ReplayError::Recording(RecordingError::NoBeginning { .. })) => Ok(None),
+            Err(ReplayError::NoRoom(why)) => Err(no_memory(why)),
+            Err(ReplayError::NotWanted) => Err(Refusal::NotWanted),
+            Err(other) => Err(unreadable(Box::new(other))),
+        }
+    }
+
+    /// A moment in nanoseconds of boot time. `end` is the present moment.
+    async fn boot_ns(&self, pid: u32, moment: Moment, end: AsOf) -> Result<u64, Refusal> {
+        match moment {
+            Moment::Boot(ns) => Ok(ns),
+            Moment::Ago(ns) => Ok(end.boot_ns.saturating_sub(ns)),
+            Moment::Step(number) => self.end_of_step(pid, number).await,
+            Moment::Unix(ns) => {
+                let known = self.ask_keeper(move |ledger, _| ledger.boot_ns(ns)).await?;
+                known.ok_or_else(|| {
+                    not_in_the_journal("has no place among the events: no clock was read")
+                })
+            }
+            Moment::Event(number) => {
+                let path = self.journal().await?;
+                let find = move || time_of(&Recording::open(&path)?, number);
+                let found = tokio::task::spawn_blocking(find).await;
+                let found = found.map_err(|source| unreadable(Box::new(source)))?;
+                let found = found.map_err(|source| unreadable(Box::new(source)))?;
+                found.ok_or_else(|| not_in_the_journal("is not in the journal"))
+            }
         }
     }
 

@@ -360,5 +360,7 @@ fn held(segment: SegmentReading) -> HeldSegment {
                 (block.addr, block.size, block.requested, pending)
             })
             .collect(),
+        // A block in the process's memory does not say who allocated it.
+        stacks: Vec::new(),
     }
 }

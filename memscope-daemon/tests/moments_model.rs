@@ -2,7 +2,11 @@
 //! is what a fold of all events says; everything else is refused. A loud process gives way to the quiet ones.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_daemon::replay::{NotThere, ReplayError, Replayed, Until, replay, replay_until};
+use memscope_daemon::courses::{Asked, Courses};
+use memscope_daemon::replay::{
+    Bounds, NotThere, ReplayError, Replayed, Until, replay, replay_until,
+};
+use memscope_ledger::course::{DeviceCourse, DeviceLevel, Level};
 use memscope_ledger::event::*;
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -49,6 +53,8 @@ struct World {
     /// The newest event at which each process was refused, and the oldest at which it was answered.
     refused: [u64; 3],
     answered: [u64; 3],
+    /// What is kept of the courses over all questions.
+    courses: Courses,
 }
 
 fn config() -> LedgerConfig {
@@ -92,6 +98,8 @@ impl World {
             next_block: 0,
             refused: [0; 3],
             answered: [u64::MAX; 3],
+            // So little that courses have to give way to one another.
+            courses: Courses::new(100 << 10),
         }
     }
 
@@ -205,12 +213,14 @@ impl World {
             live.push((ptr, size));
             (ptr, size as i64)
         };
+        let device = device_of(ptr);
+        let of_device = live.iter().filter(|block| device_of(block.0) == device);
         let report = PoolReport {
-            device: 0,
+            device,
             ptr,
             size,
-            total_allocated: live.iter().map(|block| block.1).sum(),
-            total_reserved: 1 << 30,
+            total_allocated: of_device.map(|block| block.1).sum(),
+            total_reserved: (1 << 30) + ((self.events.len() as u64 / 100) << 20),
         };
         self.append(handle, Body::Report(report));
     }
@@ -251,6 +261,11 @@ impl World {
         };
         (number, until)
     }
+}
+
+/// Blocks are on two devices in turn.
+fn device_of(ptr: u64) -> i32 {
+    ((ptr >> 20) & 1) as i32
 }
 
 fn event(sequence: u64, time_ns: u64, process: u32, body: Body) -> Event {
@@ -295,6 +310,153 @@ fn says_that_it_is_damaged(ledger: &Ledger) -> bool {
         let notes = ledger.coverage(process.handle).unwrap();
         notes.iter().any(|note| codes.contains(&note.code.as_str()))
     })
+}
+
+/// Looks at random windows of each process, and compares them with what a fold of all events says of every interval.
+fn look_at_windows(world: &mut World, dir: &Path) {
+    let newest = world.events.len() as u64;
+    for process in (1..=3).map(ProcessHandle) {
+        let plain = PlainCourse::new(world, process);
+        for _ in 0..3 {
+            let mut edge = || match world.noise.next(5) {
+                0 => world.noise.next(newest * 1_000_000),
+                _ => world.noise.next(newest) * 1_000_000,
+            };
+            let (one, other) = (edge(), edge());
+            let asked = Asked {
+                process,
+                pid: 40 + process.0,
+                window: (one.min(other), one.max(other)),
+                intervals: 1 + world.noise.next(300),
+                until_ns: newest * 1_000_000,
+                last: newest,
+            };
+            let found = world.courses.find(dir, &config(), &asked, &Bounds::NONE);
+            let Some(found) = found.unwrap() else {
+                continue;
+            };
+            assert!(
+                found.notes.iter().all(|note| note.code == "course_coarse"),
+                "{:?}",
+                found.notes
+            );
+            let has_coarse = !found.notes.is_empty();
+            for course in &found.courses {
+                let is_coarse = course.intervals.iter().any(|one| one.detail_ns != Some(0));
+                assert!(has_coarse || !is_coarse);
+                plain.check(world, &asked, course);
+            }
+            let seen = plain.devices(asked.window);
+            let told = found.courses.iter().filter_map(|one| one.device);
+            assert_eq!(told.collect::<Vec<_>>(), seen, "{asked:?}");
+        }
+    }
+}
+
+/// What a process had after each of its events, by device.
+struct PlainCourse {
+    process: ProcessHandle,
+    samples: Vec<(u64, DeviceLevel)>,
+}
+
+impl PlainCourse {
+    fn new(world: &World, process: ProcessHandle) -> PlainCourse {
+        let mut ledger = world.naive(Until::Event(0));
+        let mut samples = Vec::new();
+        for event in &world.events {
+            ledger.apply(event);
+            if event.process == process {
+                samples.extend(ledger.levels(process).map(|level| (event.time_ns, level)));
+            }
+        }
+        PlainCourse { process, samples }
+    }
+
+    /// The devices of which something was known by the end of a window.
+    fn devices(&self, window: (u64, u64)) -> Vec<i32> {
+        let by_then = self.samples.iter().filter(|(ns, _)| *ns <= window.1);
+        let mut devices: Vec<i32> = by_then.filter_map(|(_, level)| level.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    fn check(&self, world: &World, asked: &Asked, told: &DeviceCourse) {
+        let samples: Vec<_> = self
+            .samples
+            .iter()
+            .filter(|(_, level)| level.device == told.device)
+            .collect();
+        for pair in told.intervals.windows(2) {
+            let is_coarse = pair[0].detail_ns != Some(0);
+            assert!(
+                pair[0].to_boot_ns == pair[1].from_boot_ns || is_coarse,
+                "{pair:?}"
+            );
+        }
+        for interval in &told.intervals {
+            let (from, to) = (interval.from_boot_ns, interval.to_boot_ns);
+            let is_coarse = interval.detail_ns != Some(0);
+            let is_last = to == asked.window.1.min(asked.until_ns) && !is_coarse;
+            let begun = samples.partition_point(|(ns, _)| *ns < from);
+            let ended = samples.partition_point(|(ns, _)| *ns < to || (is_last && *ns == to));
+            let before = begun.checked_sub(1).map(|at| samples[at].1);
+            let within = &samples[begun..ended];
+            let mut levels: Vec<Level> =
+                within.iter().filter_map(|(_, level)| level.level).collect();
+            if is_coarse || within.first().is_none_or(|(ns, _)| *ns > from) {
+                levels.extend(before.and_then(|level| level.level));
+            }
+            let all = |of: fn(&Level) -> u64| {
+                let all = levels.iter().map(of);
+                (all.clone().min().unwrap(), all.max().unwrap())
+            };
+            let allocated = (interval.min_allocated_bytes, interval.max_allocated_bytes);
+            let reserved = (interval.min_reserved_bytes, interval.max_reserved_bytes);
+            assert_eq!(
+                allocated,
+                all(|level| level.allocated),
+                "{interval:?} {asked:?}"
+            );
+            assert_eq!(
+                reserved,
+                all(|level| level.reserved),
+                "{interval:?} {asked:?}"
+            );
+            let last = ended.checked_sub(1).map(|at| samples[at].1).unwrap();
+            let counted = |of: fn(&DeviceLevel) -> u64| of(&last) - before.as_ref().map_or(0, of);
+            assert_eq!(
+                interval.allocs,
+                counted(|level| level.allocs),
+                "{interval:?}"
+            );
+            assert_eq!(interval.frees, counted(|level| level.frees), "{interval:?}");
+            if !is_coarse {
+                assert_eq!(
+                    interval.last_allocated_bytes,
+                    Some(last.level.unwrap().allocated)
+                );
+                assert_eq!(
+                    interval.last_reserved_bytes,
+                    Some(last.level.unwrap().reserved)
+                );
+            }
+        }
+        // What `stats` says of the window's last moment.
+        let Some(end) = told.intervals.last().filter(|one| one.detail_ns == Some(0)) else {
+            return;
+        };
+        let ledger = world.naive(Until::Boot(end.to_boot_ns));
+        let stats = ledger.ask(&[self.process], AsOf::default(), &StatsRequest::default());
+        let row = stats
+            .unwrap()
+            .devices
+            .into_iter()
+            .find(|row| row.device == told.device)
+            .unwrap();
+        assert_eq!(row.allocated_bytes, end.last_allocated_bytes);
+        assert_eq!(row.reserved_bytes, end.last_reserved_bytes);
+    }
 }
 
 /// Asks about random moments. Returns the numbers of the events that were refused, and of those that were answered.
@@ -371,6 +533,7 @@ proptest! {
             world.step();
         }
         // Ask while the journal is being written.
+        look_at_windows(&mut world, &epoch_dir);
         let (refused, answered) = look_back(&mut world, &epoch_dir, false);
         // Only the oldest moments are refused.
         prop_assert!(refused.iter().max() <= answered.iter().min() || answered.is_empty());
@@ -383,6 +546,12 @@ proptest! {
         // How much of the past is left depends on how busy the machine is; that the oldest part goes is for the test of a loud process.
         world.journal.settle().unwrap();
         look_back(&mut world, &export, false);
+        look_at_windows(&mut world, &export);
+        look_at_windows(&mut world, &epoch_dir);
+        for _ in 0..100 {
+            world.step();
+        }
+        look_at_windows(&mut world, &epoch_dir);
         (world.refused, world.answered) = ([0; 3], [u64::MAX; 3]);
         look_back(&mut world, &epoch_dir, false);
         for (refused, answered) in world.refused.iter().zip(world.answered) {
@@ -420,6 +589,8 @@ proptest! {
                 world.step();
             }
             world.killed(&dir.path().join(number.to_string()), BYTES, torn);
+            let epoch_dir = world.journal.epoch_dir().to_path_buf();
+            look_at_windows(&mut world, &epoch_dir);
         }
         for _ in 0..steps {
             world.step();

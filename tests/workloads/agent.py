@@ -74,11 +74,11 @@ def totals_(device="0"):
 
 
 @command
-def history(kind=None):
-    """Turns PyTorch's own recorder on; `bare` without stacks, `native` also with those of compiled code."""
+def history(kind=None, most="3000000"):
+    """Turns PyTorch's own recorder on; `bare` without stacks, `native` also with those of compiled code. It keeps the newest entries."""
     context = None if kind == "bare" else "all"
     stacks = "all" if kind == "native" else "python"
-    gpu.memory._record_memory_history(context=context, max_entries=3_000_000, stacks=stacks)
+    gpu.memory._record_memory_history(context=context, max_entries=int(most), stacks=stacks)
 
 
 @command

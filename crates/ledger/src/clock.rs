@@ -38,6 +38,15 @@ impl Clock {
         let moved = i128::from(unix) + i128::from(boot_ns) - i128::from(boot);
         u64::try_from(moved).unwrap_or(0)
     }
+
+    /// Boot time at a real time, by the last pair from before it; `None` without any pair.
+    pub(crate) fn boot_ns(&self, unix_ns: u64) -> Option<u64> {
+        let pairs = self.pairs.iter();
+        let found = pairs.rev().find(|pair| pair.1 <= unix_ns);
+        let (boot, unix) = found.or(self.pairs.front())?;
+        let moved = i128::from(*boot) + i128::from(unix_ns) - i128::from(*unix);
+        Some(u64::try_from(moved).unwrap_or(0))
+    }
 }
 
 #[cfg(test)]
@@ -53,5 +62,9 @@ mod tests {
         assert_eq!(clock.unix_ns(50), 10_050);
         assert_eq!(clock.unix_ns(150), 10_150);
         assert_eq!(clock.unix_ns(250), 90_250);
+        assert_eq!(Clock::default().boot_ns(7), None);
+        for boot in [50, 150, 250] {
+            assert_eq!(clock.boot_ns(clock.unix_ns(boot)), Some(boot));
+        }
     }
 }

@@ -361,6 +361,10 @@ pub struct HeldSegment {
     /// The same for address space without memory before and after the segment; each is listed with one segment only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holes: Vec<(u64, u64)>,
+    /// Stacks that allocated blocks, by the blocks' addresses, ascending: (address, identity of the stack). Only a snapshot that was
+    /// imported knows them; its stacks come before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<(u64, u64)>,
 }
 
 fn is_zero(number: &u64) -> bool {

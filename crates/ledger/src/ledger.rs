@@ -354,6 +354,11 @@ impl Ledger {
         self.clock.unix_ns(boot_ns)
     }
 
+    /// Boot time at a real time, in nanoseconds; `None` before the first pair of clock readings.
+    pub fn boot_ns(&self, unix_ns: u64) -> Option<u64> {
+        self.clock.boot_ns(unix_ns)
+    }
+
     /// The blocks of PyTorch's pool that a process holds: address, and boot time of the allocation in nanoseconds as a snapshot
     /// shows it, 0 if it is not known.
     pub fn blocks(&self, p: ProcessHandle) -> impl Iterator<Item = (u64, u64)> {

@@ -5,7 +5,7 @@
 //! they are sent.
 //!
 //! The modules at the top are used by all others: `event` has the input, `report` the plain data in answers, and
-//! `wire` translates stored values and values of events into the messages of answers, `workload` says whose process one is; [`Ledger`] keeps the processes.
+//! `course` has the packed samples of what a device held, `wire` translates stored values and values of events into the messages of answers, `workload` says whose process one is; [`Ledger`] keeps the processes.
 //! The rest is in four folders:
 //!
 //! * `state`: what is known of a process. `process` folds its events; `pool` follows the blocks of a framework's
@@ -20,6 +20,7 @@
 //! and `steps` in two files only: `process`, which owns one of each, and `scene`, which carries them to the code that
 //! adds and removes blocks.
 
+pub mod course;
 pub mod event;
 pub mod report;
 

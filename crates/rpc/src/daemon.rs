@@ -40,6 +40,14 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Answers a question about the processes `of`. Drains the ring first.
     async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal>;
 
+    /// How the memory of a process went up and down over a window: from the journal, as fine as its events, as far as it has them. Drains
+    /// the ring first.
+    async fn course(
+        &self,
+        window: Window,
+        wanted: &Wanted,
+    ) -> Result<v1::FluctuationResponse, Refusal>;
+
     /// The moment from which ages are counted back, in nanoseconds of boot time: now, or the end of a recording.
     async fn end(&self) -> Result<u64, Refusal>;
 
@@ -97,6 +105,21 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
 
 /// Function that writes a recording to the given writer.
 pub type RecordingWriter = Box<dyn FnOnce(&mut dyn std::io::Write) -> std::io::Result<()> + Send>;
+
+/// A window of the course of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Process id.
+    pub pid: u32,
+    /// The process that has it.
+    pub of: ProcessHandle,
+    /// Its beginning; `None`: as far back as something is known.
+    pub from: Option<Moment>,
+    /// Its end; `None`: the present moment.
+    pub to: Option<Moment>,
+    /// Into how many intervals it is cut.
+    pub intervals: u32,
+}
 
 /// A moment within the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

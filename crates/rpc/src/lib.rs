@@ -48,7 +48,7 @@ pub use caller::{Account, Caller, Certified, Identify, LocalUser, peer_credentia
 pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
     AttachOptions, AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
-    RecordingWriter, Share, StackKinds,
+    RecordingWriter, Share, StackKinds, Window,
 };
 pub use door::{Door, DoorError, Tls, TlsError, TlsFiles};
 pub use export::Exporter;

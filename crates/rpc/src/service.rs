@@ -4,7 +4,7 @@ use crate::access::Access;
 use crate::asked::{attach_options, attach_scope, detach_scope, mark};
 use crate::audit::Target;
 use crate::caller::{Caller, identified};
-use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
+use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment, Window};
 use crate::exact::Strict;
 use crate::export::ChunkStream;
 use crate::options::ServeOptions;
@@ -243,6 +243,37 @@ impl Service {
         Ok(report)
     }
 
+    async fn take_course(
+        &self,
+        caller: &Caller,
+        question: v1::FluctuationRequest,
+        under_way: &UnderWay,
+    ) -> Result<v1::FluctuationResponse, Refusal> {
+        question
+            .check()
+            .map_err(|Senseless { what, hint }| Refusal::Invalid { what, hint })?;
+        let pid = question.pid;
+        let whose = self.visible(caller, Some(pid)).await?;
+        let of = whose.first().ok_or(Refusal::NotTraced { pid })?.handle;
+        let from = match question.from_boot_ns {
+            Some(ns) => Some(Moment::Boot(ns)),
+            None => self.moment(caller, pid, question.from).await?,
+        };
+        let to = match question.to_boot_ns {
+            Some(ns) => Some(Moment::Boot(ns)),
+            None => self.moment(caller, pid, question.to).await?,
+        };
+        let window = Window {
+            pid,
+            of,
+            from,
+            to,
+            intervals: question.intervals,
+        };
+        let _turn = self.turn(caller, under_way).await?;
+        self.daemon.course(window, under_way.wanted()).await
+    }
+
     /// Asks for the stacks of one or two moments. Merging them into one report ([`stacks::Answer::report`]) takes long,
     /// so it is left to a blocking thread.
     async fn take_stacks(
@@ -276,6 +307,12 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
             source: Box::new(error),
         }),
     }
+}
+
+/// Whether a question about the course gives its window by its ends.
+fn has_window(question: &v1::FluctuationRequest) -> bool {
+    let by_number = question.from_boot_ns.or(question.to_boot_ns).is_some();
+    by_number || question.from.is_some() || question.to.is_some()
 }
 
 /// Kind of the answer, by which coverage notes are judged: a picture of now, or of an earlier moment.
@@ -421,7 +458,16 @@ impl Memscope for Service {
         &self,
         request: Request<v1::FluctuationRequest>,
     ) -> Result<Response<v1::FluctuationResponse>, Status> {
-        self.ask(request).await
+        if !has_window(request.get_ref()) {
+            return self.ask(request).await;
+        }
+        let caller = self.caller(&request)?;
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
+        let answer = self
+            .take_course(&caller, request.into_inner(), &under_way)
+            .await?;
+        strict.check(Answer::Fluctuation, &answer.coverage)?;
+        Ok(Response::new(answer))
     }
 
     type SnapshotStream = Streaming<v1::SnapshotPart>;

@@ -121,8 +121,8 @@ async fn requests_without_sense_are_refused() {
     }
     let fluctuation = v1::FluctuationRequest {
         pid: 1,
-        window_ns: 0,
         intervals: 1_000_000,
+        ..v1::FluctuationRequest::default()
     };
     let error = client.fluctuation(fluctuation).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);

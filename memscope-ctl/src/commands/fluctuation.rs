@@ -2,11 +2,14 @@
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
+use crate::moment;
 use crate::process::Process;
 use crate::render::table::{Column, table};
 use crate::render::{coverage, device, heading};
 use crate::session::Session;
-use crate::units::{bytes, grouped, in_nanoseconds, nanoseconds, parse_duration, rate};
+use crate::units::{
+    bytes, grouped, in_nanoseconds, moment as at, nanoseconds, parse_duration, rate,
+};
 use memscope_proto::v1;
 use std::time::Duration;
 
@@ -18,7 +21,14 @@ pub(crate) struct Fluctuation {
     /// How far back to look, 0s for all that is kept.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(crate) window: Duration,
-    /// Into how many intervals to cut it, at most: one is no shorter than the buckets that are kept.
+    /// Beginning of the window (`-5m`, a time, `event:NUMBER`, `step:NUMBER`, `mark:NAME`, `peak`). The journal is read for it, down to
+    /// single events; without --from and --to the answer comes from what is kept at hand.
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse, allow_hyphen_values = true, conflicts_with = "window")]
+    pub(crate) from: Option<v1::Moment>,
+    /// End of the window, instead of now.
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse, allow_hyphen_values = true, conflicts_with = "window")]
+    pub(crate) to: Option<v1::Moment>,
+    /// Into how many intervals to cut it, at most: without --from and --to one is no shorter than the buckets that are kept.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) intervals: u32,
 }
@@ -30,6 +40,9 @@ impl Run for Fluctuation {
             pid: client.choose(self.process.pid()).await?,
             window_ns: in_nanoseconds(self.window),
             intervals: self.intervals,
+            from: self.from.clone(),
+            to: self.to.clone(),
+            ..v1::FluctuationRequest::default()
         };
         let answer = client
             .ask(question, async |mut rpc, request| {
@@ -61,6 +74,17 @@ fn text(answer: &v1::FluctuationResponse) -> String {
             one.swing * 100.0,
             rate(one.floor_slope_bytes_per_s),
         ));
+        if let Some(first) = one
+            .intervals
+            .first()
+            .filter(|first| first.detail_ns.is_some())
+        {
+            let before_ns = answer.as_of_boot_ns.saturating_sub(first.from_boot_ns);
+            text.push_str(&format!(
+                "From {} on:\n",
+                at(answer.as_of.saturating_sub(before_ns))
+            ));
+        }
         text.push_str(&intervals(&one.intervals, answer.as_of_boot_ns));
     }
     text.push_str(&coverage(&answer.coverage));
@@ -77,12 +101,21 @@ fn intervals(intervals: &[v1::Interval], now: u64) -> String {
         Column::Right("ALLOCS"),
         Column::Right("FREES"),
     ];
+    // Within a window of a few microseconds an age says nothing, so there the intervals are counted from its beginning.
+    let window = intervals.first().filter(|first| first.detail_ns.is_some());
+    let from = |interval: &v1::Interval| match window {
+        Some(first) => format!(
+            "+{}",
+            nanoseconds(interval.from_boot_ns.saturating_sub(first.from_boot_ns))
+        ),
+        None => format!(
+            "-{}",
+            nanoseconds(now.saturating_sub(interval.from_boot_ns))
+        ),
+    };
     let rows = intervals.iter().map(|interval| {
         vec![
-            format!(
-                "-{}",
-                nanoseconds(now.saturating_sub(interval.from_boot_ns))
-            ),
+            from(interval),
             bytes(interval.min_allocated_bytes),
             bytes(interval.max_allocated_bytes),
             bytes(interval.min_reserved_bytes),

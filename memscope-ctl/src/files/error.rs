@@ -1,6 +1,6 @@
 //! Why a file is no snapshot.
 
-use super::pickle::PickleError;
+use memscope_pickle::PickleError;
 use std::io;
 
 /// Why a file cannot be read as a snapshot.

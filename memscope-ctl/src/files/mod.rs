@@ -7,7 +7,6 @@ mod compare;
 mod error;
 mod json;
 mod kept;
-mod pickle;
 mod recorded;
 #[cfg(test)]
 mod tests;
@@ -18,7 +17,7 @@ pub(crate) use error::FileError;
 pub(crate) use kept::SnapshotFile;
 
 use crate::failure::Failure;
-use pickle::Pickle;
+use memscope_pickle::Pickle;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::error::FileError;
 use super::kept::{
     Births, Block, Image, Segment, SnapshotFile, Stacks, State, line_of, not_judged,
 };
-use super::pickle::{Pickle, Value};
+use memscope_pickle::{Once, Pickle, Value};
 use memscope_proto::v1;
 use std::collections::HashMap;
 use std::path::Path;
@@ -155,33 +155,6 @@ fn of_segment(
         size: need(segment, "total_size")?,
         blocks,
     })
-}
-
-/// Refuses a value that occurs twice where each must be a different one. A pickle of a few bytes can say a million
-/// times that the next segment is the same as the first, which would take much memory here.
-struct Once {
-    seen: Vec<bool>,
-}
-
-impl Once {
-    fn new(pickle: &Pickle) -> Once {
-        Once {
-            seen: vec![false; pickle.nodes()],
-        }
-    }
-
-    fn check(&mut self, value: Value) -> Result<(), &'static str> {
-        let Value::Node(number) = value else {
-            return Err("is no dictionary");
-        };
-        match self.seen.get_mut(number as usize) {
-            Some(seen) if !*seen => {
-                *seen = true;
-                Ok(())
-            }
-            _ => Err("is there more than once"),
-        }
-    }
 }
 
 fn births(pickle: &Pickle, root: Value, once: &mut Once) -> Result<Births, FileError> {

@@ -98,6 +98,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/ledger", &["proto", "units", "vendors"]),
     ("crates/log", &["common", "ledger", "units"]),
     ("crates/diff", &["proto"]),
+    ("crates/pickle", &["ledger"]),
     ("crates/memory", &[]),
     ("crates/export", &["diff", "ledger", "proto", "units"]),
     ("crates/service", &["proto"]),
@@ -116,7 +117,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "memscope-ctl",
         &[
-            "diff", "dump", "pages", "proto", "ranks", "service", "units", "vendors",
+            "diff", "dump", "pages", "pickle", "proto", "ranks", "service", "units", "vendors",
         ],
     ),
 ];

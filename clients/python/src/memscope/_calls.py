@@ -185,13 +185,21 @@ class Calls(Connection):
         *,
         window_ns: int | None = None,
         intervals: int | None = None,
+        from_boot_ns: int | None = None,
+        to_boot_ns: int | None = None,
+        from_: v1.Moment | None = None,
+        to: v1.Moment | None = None,
         timeout: float | None = 30.0,
     ) -> v1.FluctuationResponse:
         """Answers how the pools of a process breathed over a window of time.
 
         * pid: Process id.
         * window_ns: How far back to look, nanoseconds; 0 means all that is kept.
-        * intervals: Into how many intervals to cut it at most, 10,000 or fewer; 0 means 20. They begin and end where the course that is kept has its buckets: half a second wide for the last four minutes, else a 512th of the time that was watched.
+        * intervals: Into how many intervals to cut it at most, 10,000 or fewer; 0 means 20. They begin and end where the course that is kept has its buckets: half a second wide for the last four minutes, else a 512th of the time that was watched. With a window that is given by its two ends the intervals cover that window exactly, and all of them are equally wide.
+        * from_boot_ns: Beginning of the window, boot-time nanoseconds. Without it (and without `from`) the window is `window_ns`.
+        * to_boot_ns: End of the window, boot-time nanoseconds; if it is not there, the moment of the answer. What lies behind the moment of the answer is left out.
+        * from_: The same as moments, of which an event, a step or a mark is one, too. They count where the numbers above are not there.
+        * to: 
         """
         return self._ask(
             self._memscope.Fluctuation,
@@ -200,6 +208,10 @@ class Calls(Connection):
                 "pid": pid,
                 "window_ns": window_ns,
                 "intervals": intervals,
+                "from_boot_ns": from_boot_ns,
+                "to_boot_ns": to_boot_ns,
+                "from": from_,
+                "to": to,
             },
             timeout,
         )

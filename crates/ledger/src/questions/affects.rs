@@ -105,8 +105,12 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &[
                 "baseline_read",
                 "both_ways",
+                // What is told there is right, but not as fine as was asked for.
+                "course_coarse",
                 "forked",
                 "import_microseconds",
+                "import_time_of_file",
+                "import_words_left_out",
                 "import_shadow",
                 // Who uses which block says nothing of what is held.
                 "accesses_partly",
@@ -226,6 +230,16 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         (
             &["imported", "import_rows_left_out", "import_sizes_unknown"],
             Effect::at_least(&Affects::ALL),
+        ),
+        // A snapshot of PyTorch's has its pool, and the time of its trace.
+        (
+            &["imported_snapshot"],
+            Effect::at_least(&[History, Driver, Regions]),
+        ),
+        (&["import_no_trace"], Effect::at_least(&[History])),
+        (
+            &["import_sizes_rounded", "import_contradictions"],
+            Effect::either_way(&[History]),
         ),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),
         (&["import_times_moved"], Effect::either_way(&[History])),

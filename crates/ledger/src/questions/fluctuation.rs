@@ -4,14 +4,21 @@
 
 use super::affects::Answer;
 use super::question::{OfOne, One, Senseless, answer};
+use crate::Ledger;
+use crate::course::{DeviceCourse, DeviceLevel, Level};
+use crate::event::{CoverageNote, ProcessHandle};
 use crate::growth::slope::{median, slopes};
-use crate::report::Source;
+use crate::report::{AsOf, Source};
+use crate::state::device::Device;
+use crate::state::process::Process;
+use crate::state::series::Series;
 use memscope_proto::v1;
 use memscope_proto::v1::Interval;
 
 /// Number of intervals when the question does not give one.
 const DEFAULT_INTERVALS: usize = 20;
-/// Most intervals in an answer. The course over time is not kept any finer, and the slope is computed from every pair.
+/// Most intervals that the course which the ledger keeps is cut into, which is not any finer; and most of which the slope is computed,
+/// from every pair.
 const MOST_INTERVALS: usize = 512;
 /// Most intervals that a question may ask for.
 const TOO_MANY: u32 = 10_000;
@@ -25,6 +32,16 @@ impl OfOne for v1::FluctuationRequest {
     }
 
     fn check(&self) -> Result<(), Senseless> {
+        if self
+            .from_boot_ns
+            .zip(self.to_boot_ns)
+            .is_some_and(|(from, to)| from > to)
+        {
+            return Err(Senseless {
+                what: "the window ends before it begins".to_owned(),
+                hint: "give the earlier moment first".to_owned(),
+            });
+        }
         if self.intervals > TOO_MANY {
             return Err(Senseless {
                 what: format!("{} intervals are too many", self.intervals),
@@ -42,22 +59,10 @@ impl OfOne for v1::FluctuationRequest {
 fn devices(asked: &v1::FluctuationRequest, one: &One<'_>) -> Vec<v1::DeviceFluctuation> {
     let process = one.process;
     let now = process.moment(one.as_of);
-    let count = match asked.intervals as usize {
-        0 => DEFAULT_INTERVALS,
-        count => count.min(MOST_INTERVALS),
-    };
+    let count = count(asked.intervals).min(MOST_INTERVALS);
     let mut devices = Vec::new();
     for row in process.visible_devices() {
-        // Where the blocks of the pool cannot be seen, the bytes held from the driver are the best substitute.
-        let source = if process.is_pool_hidden() {
-            Source::Driver
-        } else {
-            process.source_of(row)
-        };
-        let series = match source {
-            Source::Pool => &row.pool.series,
-            Source::Driver => &row.driver.series,
-        };
+        let (source, series) = series(process, row);
         if series.is_empty() {
             continue;
         }
@@ -65,18 +70,147 @@ fn devices(asked: &v1::FluctuationRequest, one: &One<'_>) -> Vec<v1::DeviceFluct
             0 => series.start_ns(),
             window => now.saturating_sub(window).max(series.start_ns()),
         };
-        let intervals = series.cut(from, now.max(from), count);
-        let overall = overall(&intervals);
-        devices.push(v1::DeviceFluctuation {
+        devices.push(device(DeviceCourse {
             device: row.ordinal,
-            source: v1::Source::from(source).into(),
-            overall: Some(overall),
-            swing: swing(&overall),
-            floor_slope_bytes_per_s: slope(&intervals),
-            intervals,
-        });
+            source,
+            intervals: series.cut(from, now.max(from), count),
+        }));
     }
     devices
+}
+
+/// Number of intervals that are asked for.
+fn count(asked: u32) -> usize {
+    match asked as usize {
+        0 => DEFAULT_INTERVALS,
+        count => count,
+    }
+}
+
+fn series<'a>(process: &Process, row: &'a Device) -> (Source, &'a Series) {
+    match source(process, row) {
+        Source::Pool => (Source::Pool, &row.pool.series),
+        Source::Driver => (Source::Driver, &row.driver.series),
+    }
+}
+
+fn source(process: &Process, row: &Device) -> Source {
+    // Where the blocks of the pool cannot be seen, the bytes held from the driver are the best substitute.
+    if process.is_pool_hidden() {
+        Source::Driver
+    } else {
+        process.source_of(row)
+    }
+}
+
+fn device(course: DeviceCourse) -> v1::DeviceFluctuation {
+    let overall = overall(&course.intervals);
+    v1::DeviceFluctuation {
+        device: course.device,
+        source: v1::Source::from(course.source).into(),
+        overall: Some(overall),
+        swing: swing(&overall),
+        floor_slope_bytes_per_s: slope(&course.intervals),
+        intervals: course.intervals,
+    }
+}
+
+impl Ledger {
+    /// What each device of a process holds now, as `fluctuation` tells it.
+    pub fn levels(&self, p: ProcessHandle) -> impl Iterator<Item = DeviceLevel> {
+        let process = self.process(p);
+        process.into_iter().flat_map(|process| {
+            let rows = process.devices.iter();
+            let rows = rows.filter(|row| row.pool.seen || !row.driver.is_blank());
+            rows.map(|row| level(process, row))
+        })
+    }
+
+    /// The coarse course of a process's devices, from the buckets that are kept: at most `count` intervals, which begin and end
+    /// where buckets do. `now_ns` is the moment of this ledger.
+    pub fn coarse(
+        &self,
+        p: ProcessHandle,
+        (from_ns, to_ns): (u64, u64),
+        count: usize,
+        now_ns: u64,
+    ) -> Vec<DeviceCourse> {
+        let mut courses = Vec::new();
+        let Some(process) = self.process(p) else {
+            return courses;
+        };
+        for row in process.visible_devices() {
+            let (source, series) = series(process, row);
+            if series.is_empty() || series.start_ns() > to_ns {
+                continue;
+            }
+            courses.push(DeviceCourse {
+                device: row.ordinal,
+                source,
+                intervals: series.coarse((from_ns, to_ns), count.min(MOST_INTERVALS), now_ns),
+            });
+        }
+        courses
+    }
+
+    /// The moment up to which something can be known of a process: now, or its end.
+    pub fn known_until(&self, p: ProcessHandle, as_of: AsOf) -> Option<u64> {
+        Some(self.process(p)?.moment(as_of))
+    }
+
+    /// The answer about a window, from the courses of the devices in it. `notes` say what limits them beside what limits all answers
+    /// about the process.
+    pub fn fluctuation(
+        &self,
+        p: ProcessHandle,
+        as_of: AsOf,
+        courses: Vec<DeviceCourse>,
+        notes: Vec<CoverageNote>,
+    ) -> Option<v1::FluctuationResponse> {
+        let one = &One {
+            process: self.process(p)?,
+            as_of,
+            clock: self.clock(),
+        };
+        let courses = courses.into_iter();
+        let courses = courses.filter(|course| !course.intervals.is_empty());
+        let mut answer =
+            answer!(FluctuationResponse of one, { devices: courses.map(device).collect() });
+        answer
+            .coverage
+            .extend(notes.into_iter().map(v1::CoverageNote::from));
+        Some(answer)
+    }
+}
+
+fn level(process: &Process, row: &Device) -> DeviceLevel {
+    let source = source(process, row);
+    let (level, allocs, frees) = match source {
+        Source::Driver => {
+            let held = row.driver.held().bytes;
+            let level = Level {
+                allocated: held,
+                reserved: held,
+            };
+            let driver = &row.driver;
+            (Some(level), driver.alloc_count, driver.free_count)
+        }
+        Source::Pool => {
+            let allocated = process.allocated_bytes(row);
+            let level = allocated.map(|allocated| Level {
+                allocated,
+                reserved: process.reserved_bytes(row).unwrap_or(allocated),
+            });
+            (level, row.pool.alloc_count, row.pool.free_count)
+        }
+    };
+    DeviceLevel {
+        device: row.ordinal,
+        source,
+        level,
+        allocs,
+        frees,
+    }
 }
 
 fn overall(intervals: &[Interval]) -> Interval {
@@ -93,6 +227,9 @@ fn overall(intervals: &[Interval]) -> Interval {
         max_reserved_bytes: sum.max_reserved_bytes.max(next.max_reserved_bytes),
         allocs: sum.allocs + next.allocs,
         frees: sum.frees + next.frees,
+        last_allocated_bytes: next.last_allocated_bytes,
+        last_reserved_bytes: next.last_reserved_bytes,
+        detail_ns: sum.detail_ns.max(next.detail_ns),
     })
 }
 
@@ -107,9 +244,11 @@ fn swing(overall: &Interval) -> f64 {
 /// The median of the slopes between all pairs of minima (Theil–Sen), in bytes per second: a single outlier does not
 /// change it.
 fn slope(intervals: &[Interval]) -> f64 {
+    let each = intervals.len().div_ceil(MOST_INTERVALS).max(1);
     let points: Vec<(f64, f64)> = intervals
-        .iter()
-        .map(|i| {
+        .chunks(each)
+        .map(|part| {
+            let i = overall(part);
             let middle = i.from_boot_ns as f64 / 2.0 + i.to_boot_ns as f64 / 2.0;
             (middle / 1e9, i.min_allocated_bytes as f64)
         })

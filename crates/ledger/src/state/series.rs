@@ -146,6 +146,7 @@ impl Course {
                     max_reserved_bytes: merged.max_reserved,
                     allocs: merged.allocs,
                     frees: merged.frees,
+                    ..Interval::default()
                 })
             })
             .collect()
@@ -261,14 +262,35 @@ impl Series {
     /// end at the edges of buckets, as near as possible to what was asked for, so that the counts and levels of each
     /// interval are exact.
     pub(crate) fn cut(&self, from_ns: u64, to_ns: u64, count: usize) -> Vec<Interval> {
+        self.until(from_ns, to_ns).cut(from_ns, to_ns, count)
+    }
+
+    /// The same for a window that may end before the latest moment, `now_ns`. The intervals say how wide the buckets are.
+    pub(crate) fn coarse(
+        &self,
+        (from_ns, to_ns): (u64, u64),
+        count: usize,
+        now_ns: u64,
+    ) -> Vec<Interval> {
+        let mut course = self.until(from_ns, now_ns.max(to_ns));
+        let end = usize::try_from(course.place(to_ns)).unwrap_or(usize::MAX);
+        course.buckets.truncate(end.saturating_add(1));
+        let mut intervals = course.cut(from_ns, now_ns, count);
+        for interval in &mut intervals {
+            interval.detail_ns = Some(course.width_ns);
+        }
+        intervals
+    }
+
+    /// The row that has the finest buckets from `from_ns` on, with buckets up to `to_ns`.
+    fn until(&self, from_ns: u64, to_ns: u64) -> Course {
         let mut copy = self.clone();
         copy.advance(to_ns);
         let has_last = !copy.last.buckets.is_empty() && copy.last.start_ns <= from_ns;
-        let course = match has_last && copy.last.width_ns < copy.whole.width_ns {
-            true => &copy.last,
-            false => &copy.whole,
-        };
-        course.cut(from_ns, to_ns, count)
+        match has_last && copy.last.width_ns < copy.whole.width_ns {
+            true => copy.last,
+            false => copy.whole,
+        }
     }
 }
 

@@ -6,20 +6,23 @@
 use crate::records::begun::{header, stack};
 use crate::records::daemon::{Clock, DaemonRecord, EncodeError, Launches, Stamp};
 use crate::records::hal;
-use crate::records::kernel::call_op;
+use crate::records::kernel::{action_number, call_op};
 use crate::records::region;
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord, DEVICE_UNKNOWN,
-    KIND_WORKSPACE, OomRecord, Op, ReportRecord, UNKNOWN_U64,
+    KIND_WORKSPACE, OomRecord, Op, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
+    TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
-use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, Workspace};
+use memscope_ledger::event::{
+    Body, Call, Event, PoolOom, PoolReport, PoolTrace, TraceAction, Workspace,
+};
 use zerocopy::{Immutable, IntoBytes};
 
 /// `c10::DeviceType` of CUDA. It is used for the devices of every vendor.
 const DEVICE_TYPE: i32 = 1;
 
-/// Encodes an event. `None` for an event that only probes report (traces, forks, freed code objects, parts of
-/// readings). `site` is the number of the site of a call's function.
+/// Encodes an event. `None` for an event that only probes report (forks, freed code objects, operators). `site` is the number of the site
+/// of a call's function. A part of a reading must be as small as [`crate::records::held_parts`] makes them.
 ///
 /// # Errors
 /// A text in the event is too long even after cutting.
@@ -27,6 +30,7 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
     let daemon = match &event.body {
         Body::Report(report) => return Ok(bytes(pool_report(event, report))),
         Body::Oom(oom) => return Ok(bytes(pool_oom(event, oom))),
+        Body::Trace(trace) => return Ok(bytes(pool_trace(event, trace))),
         Body::Workspace(workspace) => return Ok(bytes(workspace_record(event, workspace))),
         Body::Domain(domain) => return Ok(bytes(region::domain_record(event, domain))),
         Body::Region(one) => return Ok(bytes(region::region_record(event, one))),
@@ -50,12 +54,8 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         Body::Launches { count } => DaemonRecord::Launches(Launches { count: *count }),
         Body::Shed(shed) => DaemonRecord::Shed(*shed),
         Body::Finding(finding) => DaemonRecord::Finding((**finding).clone()),
-        Body::Forked { .. }
-        | Body::Held(_)
-        | Body::CodeDied { .. }
-        | Body::Trace(_)
-        | Body::Launch(_)
-        | Body::Operator(_) => {
+        Body::Held(part) => DaemonRecord::Held((**part).clone()),
+        Body::Forked { .. } | Body::CodeDied { .. } | Body::Launch(_) | Body::Operator(_) => {
             return Ok(None);
         }
     };
@@ -81,6 +81,37 @@ fn pool_report(event: &Event, report: &PoolReport) -> ReportRecord {
         total_reserved: report.total_reserved,
         device_type: DEVICE_TYPE,
         device: report.device,
+    }
+}
+
+fn pool_trace(event: &Event, trace: &PoolTrace) -> TraceRecord {
+    let of = |known: bool, flag: u8| if known { flag } else { 0 };
+    let totals = trace.total_allocated.zip(trace.total_reserved);
+    let flags = of(trace.block_size.is_some(), TRACE_HAS_BLOCK)
+        | of(totals.is_some(), TRACE_HAS_TOTALS)
+        | of(trace.pool.is_some(), TRACE_HAS_POOL)
+        | of(trace.device.is_none(), TRACE_NO_DEVICE);
+    let (allocated, reserved) = totals.unwrap_or_default();
+    let block_size = trace.block_size.unwrap_or(0);
+    TraceRecord {
+        header: header::<TraceRecord>(event, flags),
+        allocator: trace.allocator,
+        action: action_number(trace.action),
+        device: trace.device.unwrap_or(DEVICE_UNKNOWN),
+        addr: trace.addr,
+        size: trace.size,
+        stream: trace.stream,
+        block_size,
+        // As the allocator's memory has them at the call; see the decoder.
+        total_allocated: match trace.action {
+            TraceAction::Alloc => allocated.saturating_sub(block_size),
+            _ => allocated,
+        },
+        total_reserved: match trace.action {
+            TraceAction::SegmentFree => reserved.saturating_add(trace.size),
+            _ => reserved,
+        },
+        pool: trace.pool.unwrap_or_default().into(),
     }
 }
 

@@ -24,6 +24,7 @@ pub fn held_parts(mut reading: HeldPart) -> Vec<HeldPart> {
         let mut blocks = std::mem::take(&mut segment.blocks).into_iter().peekable();
         let mut rooms = std::mem::take(&mut segment.rooms).into_iter().peekable();
         let mut holes = std::mem::take(&mut segment.holes).into_iter().peekable();
+        let mut stacks = std::mem::take(&mut segment.stacks).into_iter().peekable();
         loop {
             let first = blocks.peek().map_or(0, json_len);
             if SEGMENT + first > room {
@@ -39,6 +40,7 @@ pub fn held_parts(mut reading: HeldPart) -> Vec<HeldPart> {
             for (from, to) in [
                 (&mut rooms, &mut piece.rooms),
                 (&mut holes, &mut piece.holes),
+                (&mut stacks, &mut piece.stacks),
             ] {
                 while let Some(pair) = from.next_if(|pair| pair_len(pair) <= room) {
                     room -= pair_len(&pair);
@@ -48,7 +50,9 @@ pub fn held_parts(mut reading: HeldPart) -> Vec<HeldPart> {
             if let Some(last) = cut.last_mut() {
                 last.push(piece);
             }
-            if blocks.peek().is_none() && rooms.peek().is_none() && holes.peek().is_none() {
+            let pairs = [&mut rooms, &mut holes, &mut stacks];
+            let is_over = pairs.into_iter().all(|pairs| pairs.peek().is_none());
+            if blocks.peek().is_none() && is_over {
                 break;
             }
         }

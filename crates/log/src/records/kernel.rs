@@ -472,6 +472,15 @@ pub(crate) fn trace_action(number: i32) -> Option<TraceAction> {
     })
 }
 
+/// PyTorch's number for an action.
+pub(crate) fn action_number(action: TraceAction) -> i32 {
+    // There are nine, so all numbers are tried.
+    (0..)
+        .map_while(|number| Some((number, trace_action(number)?)))
+        .find(|(_, of)| *of == action)
+        .map_or(-1, |(number, _)| number)
+}
+
 fn trace(header: &Header, record: &TraceRecord) -> Said {
     if header.process == 0 {
         return Said::Skip(Skipped::NoProcess);

@@ -226,19 +226,6 @@ fn what_only_probes_tell_has_no_record() {
         sampling: 0,
         body,
     };
-    let trace = PoolTrace {
-        action: TraceAction::Alloc,
-        allocator: 1,
-        device: Some(0),
-        addr: 1,
-        size: 1,
-        stream: 0,
-        block_size: None,
-        total_allocated: None,
-        total_reserved: None,
-        pool: None,
-    };
-    assert!(encode(&event(Body::Trace(trace)), 0).unwrap().is_none());
     assert!(
         encode(&event(Body::Forked { child: 1 }), 0)
             .unwrap()
@@ -246,4 +233,51 @@ fn what_only_probes_tell_has_no_record() {
     );
     let facts = Body::Attached(Box::default());
     assert!(encode(&event(facts), 0).unwrap().is_some());
+}
+
+proptest! {
+    #[test]
+    fn an_entry_of_the_trace_is_decoded_as_it_was(
+        number in 0..9i32,
+        device in prop::option::of(0..9i32),
+        (addr, size, stream) in (any::<u64>(), 0..u64::MAX / 4, any::<u64>()),
+        block_size in prop::option::of(0..u64::MAX / 4),
+        totals in prop::option::of((u64::MAX / 4..u64::MAX / 2, 0..u64::MAX / 4)),
+        pool in prop::option::of((any::<u64>(), any::<u64>())),
+    ) {
+        use TraceAction::*;
+        let actions = [
+            Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot, Oom,
+        ];
+        let action = actions[number as usize];
+        // Without the block's size the total after an allocation is not known.
+        let totals = totals.filter(|_| action != Alloc || block_size.is_some());
+        let trace = PoolTrace {
+            action,
+            allocator: 7,
+            device,
+            addr,
+            size,
+            stream,
+            block_size,
+            total_allocated: totals.map(|totals| totals.0),
+            total_reserved: totals.map(|totals| totals.1),
+            pool,
+        };
+        let event = Event {
+            id: EventId { epoch: 1, sequence: 1 },
+            time_ns: 3,
+            process: ProcessHandle(1),
+            tid: 4,
+            lost_before: 0,
+            stack: StackRef::Id(0x1234),
+            sampling: 0,
+            body: Body::Trace(trace),
+        };
+        let record = encode(&event, 0).unwrap().unwrap();
+        let Outcome::Decoded(read) = Decoder::new(1).decode(&record) else {
+            panic!("not an event");
+        };
+        prop_assert_eq!(read, event);
+    }
 }

@@ -38,6 +38,7 @@ fn segment(most: usize) -> impl Strategy<Value = HeldSegment> {
                     space,
                     rooms,
                     holes,
+                    ..HeldSegment::default()
                 }
             },
         )

@@ -209,13 +209,14 @@ fn line_of(group: &v1::LeakGroup) -> v1::LeakLine {
 fn fluctuation(asked: &v1::FluctuationRequest, process: &FakeProcess) -> v1::FluctuationResponse {
     let overall = v1::Interval {
         from_boot_ns: AS_OF.boot_ns.saturating_sub(asked.window_ns),
-        to_boot_ns: AS_OF.boot_ns,
+        to_boot_ns: asked.to_boot_ns.unwrap_or(AS_OF.boot_ns),
         min_allocated_bytes: 500,
         max_allocated_bytes: 1000,
         min_reserved_bytes: 2000,
         max_reserved_bytes: 2000,
         allocs: 10,
         frees: 9,
+        ..v1::Interval::default()
     };
     answer!(FluctuationResponse of process, {
         devices: vec![v1::DeviceFluctuation {

@@ -12,7 +12,7 @@ pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
     AttachRequest, AttachScope, Caller, Condition, Daemon, DetachScope, EventFilter, EventHub,
-    EventItem, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers, Wanted,
+    EventItem, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers, Wanted, Window,
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
@@ -180,6 +180,29 @@ impl Daemon for FakeDaemon {
         let about: Vec<&FakeProcess> = all.filter(|one| of.contains(&one.process.handle)).collect();
         let pid = asked.pid().unwrap_or_default();
         answers::answer(&asked, &about).ok_or(Refusal::NotTraced { pid })
+    }
+
+    async fn course(
+        &self,
+        window: Window,
+        _wanted: &Wanted,
+    ) -> Result<v1::FluctuationResponse, Refusal> {
+        let edge = |moment: Option<Moment>, other: u64| match moment {
+            Some(Moment::Boot(ns)) => ns,
+            _ => other,
+        };
+        let end_ns = answers::AS_OF.boot_ns;
+        let question = v1::FluctuationRequest {
+            pid: window.pid,
+            window_ns: end_ns.saturating_sub(edge(window.from, 0)),
+            intervals: window.intervals,
+            to_boot_ns: Some(edge(window.to, end_ns)),
+            ..v1::FluctuationRequest::default()
+        };
+        match self.ask(question.into(), vec![window.of]).await? {
+            Answered::Fluctuation(answer) => Ok(answer),
+            _ => Err(Refusal::NotTraced { pid: window.pid }),
+        }
     }
 
     /// The present moment: a second later with each snapshot and each report of stacks that was asked for.

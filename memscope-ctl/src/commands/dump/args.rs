@@ -126,7 +126,7 @@ pub(crate) enum CompareLevel {
     Kernel,
 }
 
-/// Make a recording of a dump of msMemScope's, for all other questions.
+/// Make a recording of a dump of msMemScope's or of a snapshot of PyTorch's, for all other questions.
 ///
 /// Blocks of the pools of PyTorch, ATB and MindSpore, what the driver gave out, marks, kernel launches
 /// and Python stacks are in the recording; its coverage says what is not. Runs `memscoped --import`.
@@ -139,7 +139,7 @@ pub(crate) enum CompareLevel {
 
 Exit codes: 0 done; 1 the file cannot be read, or the recording cannot be written.")]
 pub(crate) struct Import {
-    /// A dump: memscope_dump_*.csv or .db.
+    /// A dump of msMemScope's (memscope_dump_*.csv or .db), or a snapshot that PyTorch wrote (a pickle).
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// The recording: a folder that is not there yet, or is empty.

@@ -121,6 +121,7 @@ async fn course(
         pid,
         window_ns: in_nanoseconds(passed).max(1),
         intervals,
+        ..v1::FluctuationRequest::default()
     };
     client
         .ask(question, async |mut rpc, request| {

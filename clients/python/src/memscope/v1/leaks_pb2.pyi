@@ -711,26 +711,49 @@ class FluctuationRequest(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     WINDOW_NS_FIELD_NUMBER: _builtins.int
     INTERVALS_FIELD_NUMBER: _builtins.int
+    FROM_BOOT_NS_FIELD_NUMBER: _builtins.int
+    TO_BOOT_NS_FIELD_NUMBER: _builtins.int
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     window_ns: _builtins.int
     """How far back to look, nanoseconds; 0 means all that is kept."""
     intervals: _builtins.int
     """Into how many intervals to cut it at most, 10,000 or fewer; 0 means 20. They begin and end where the course that is kept has its
-    buckets: half a second wide for the last four minutes, else a 512th of the time that was watched.
+    buckets: half a second wide for the last four minutes, else a 512th of the time that was watched. With a window that is
+    given by its two ends the intervals cover that window exactly, and all of them are equally wide.
     """
+    from_boot_ns: _builtins.int
+    """Beginning of the window, boot-time nanoseconds. Without it (and without `from`) the window is `window_ns`."""
+    to_boot_ns: _builtins.int
+    """End of the window, boot-time nanoseconds; if it is not there, the moment of the answer. What lies behind the moment of the
+    answer is left out.
+    """
+    @_builtins.property
+    def to(self) -> _snapshot_pb2.Moment: ...
     def __init__(
         self,
         *,
         pid: _builtins.int = ...,
         window_ns: _builtins.int = ...,
         intervals: _builtins.int = ...,
+        from_boot_ns: _builtins.int | None = ...,
+        to_boot_ns: _builtins.int | None = ...,
+        to: _snapshot_pb2.Moment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_boot_ns", b"_from_boot_ns", "_to_boot_ns", b"_to_boot_ns", "from", b"from", "from_boot_ns", b"from_boot_ns", "to", b"to", "to_boot_ns", b"to_boot_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["intervals", b"intervals", "pid", b"pid", "window_ns", b"window_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_boot_ns", b"_from_boot_ns", "_to_boot_ns", b"_to_boot_ns", "from", b"from", "from_boot_ns", b"from_boot_ns", "intervals", b"intervals", "pid", b"pid", "to", b"to", "to_boot_ns", b"to_boot_ns", "window_ns", b"window_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__from_boot_ns: _TypeAlias = _typing.Literal["from_boot_ns"]  # noqa: Y015
+    _WhichOneofArgType__from_boot_ns: _TypeAlias = _typing.Literal["_from_boot_ns", b"_from_boot_ns"]  # noqa: Y015
+    _WhichOneofReturnType__to_boot_ns: _TypeAlias = _typing.Literal["to_boot_ns"]  # noqa: Y015
+    _WhichOneofArgType__to_boot_ns: _TypeAlias = _typing.Literal["_to_boot_ns", b"_to_boot_ns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_boot_ns) -> _WhichOneofReturnType__from_boot_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_boot_ns) -> _WhichOneofReturnType__to_boot_ns | None: ...
 
 Global___FluctuationRequest: _TypeAlias = FluctuationRequest  # noqa: Y015
 
@@ -748,6 +771,9 @@ class Interval(_message.Message):
     MAX_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     ALLOCS_FIELD_NUMBER: _builtins.int
     FREES_FIELD_NUMBER: _builtins.int
+    LAST_ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
+    LAST_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    DETAIL_NS_FIELD_NUMBER: _builtins.int
     from_boot_ns: _builtins.int
     """Start, boot-time nanoseconds."""
     to_boot_ns: _builtins.int
@@ -764,6 +790,15 @@ class Interval(_message.Message):
     """Allocations in it."""
     frees: _builtins.int
     """Frees in it."""
+    last_allocated_bytes: _builtins.int
+    """Allocated and reserved bytes at its end. Only in the answer about a window that is given by its ends, and not where they are not
+    known.
+    """
+    last_reserved_bytes: _builtins.int
+    detail_ns: _builtins.int
+    """How wide the detail behind it is, nanoseconds. 0: its numbers come from every event. Else only the coarse course is left, in buckets
+    of that width: the interval begins and ends where they do. Only in the answer about a window that is given by its ends.
+    """
     def __init__(
         self,
         *,
@@ -775,12 +810,26 @@ class Interval(_message.Message):
         max_reserved_bytes: _builtins.int = ...,
         allocs: _builtins.int = ...,
         frees: _builtins.int = ...,
+        last_allocated_bytes: _builtins.int | None = ...,
+        last_reserved_bytes: _builtins.int | None = ...,
+        detail_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_detail_ns", b"_detail_ns", "_last_allocated_bytes", b"_last_allocated_bytes", "_last_reserved_bytes", b"_last_reserved_bytes", "detail_ns", b"detail_ns", "last_allocated_bytes", b"last_allocated_bytes", "last_reserved_bytes", b"last_reserved_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocs", b"allocs", "frees", b"frees", "from_boot_ns", b"from_boot_ns", "max_allocated_bytes", b"max_allocated_bytes", "max_reserved_bytes", b"max_reserved_bytes", "min_allocated_bytes", b"min_allocated_bytes", "min_reserved_bytes", b"min_reserved_bytes", "to_boot_ns", b"to_boot_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_detail_ns", b"_detail_ns", "_last_allocated_bytes", b"_last_allocated_bytes", "_last_reserved_bytes", b"_last_reserved_bytes", "allocs", b"allocs", "detail_ns", b"detail_ns", "frees", b"frees", "from_boot_ns", b"from_boot_ns", "last_allocated_bytes", b"last_allocated_bytes", "last_reserved_bytes", b"last_reserved_bytes", "max_allocated_bytes", b"max_allocated_bytes", "max_reserved_bytes", b"max_reserved_bytes", "min_allocated_bytes", b"min_allocated_bytes", "min_reserved_bytes", b"min_reserved_bytes", "to_boot_ns", b"to_boot_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__detail_ns: _TypeAlias = _typing.Literal["detail_ns"]  # noqa: Y015
+    _WhichOneofArgType__detail_ns: _TypeAlias = _typing.Literal["_detail_ns", b"_detail_ns"]  # noqa: Y015
+    _WhichOneofReturnType__last_allocated_bytes: _TypeAlias = _typing.Literal["last_allocated_bytes"]  # noqa: Y015
+    _WhichOneofArgType__last_allocated_bytes: _TypeAlias = _typing.Literal["_last_allocated_bytes", b"_last_allocated_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__last_reserved_bytes: _TypeAlias = _typing.Literal["last_reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__last_reserved_bytes: _TypeAlias = _typing.Literal["_last_reserved_bytes", b"_last_reserved_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__detail_ns) -> _WhichOneofReturnType__detail_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_allocated_bytes) -> _WhichOneofReturnType__last_allocated_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_reserved_bytes) -> _WhichOneofReturnType__last_reserved_bytes | None: ...
 
 Global___Interval: _TypeAlias = Interval  # noqa: Y015
 
@@ -810,7 +859,9 @@ class DeviceFluctuation(_message.Message):
 
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Interval]:
-        """Interval by interval."""
+        """Interval by interval. Of a window that is given by its ends: without those intervals of which nothing is known, as before the
+        attach or behind the moment of the answer.
+        """
 
     def __init__(
         self,

@@ -17,6 +17,9 @@ pub(crate) struct HeldBlock {
     requested: u64,
     pub(crate) stream: u64,
     pub(crate) state: HeldState,
+    /// Identity of the stack that allocated it, where it is known.
+    #[serde(default)]
+    pub(crate) stack: Option<u64>,
 }
 
 impl HeldBlock {
@@ -51,6 +54,11 @@ impl HeldBlocks {
             }
             at = segment.addr;
             reserved = reserved.checked_add(segment.size)?;
+            let stack_of = |addr| {
+                let found = segment.stacks.binary_search_by_key(&addr, |(at, _)| *at);
+                let (_, stack) = segment.stacks.get(found.ok()?)?;
+                Some(*stack)
+            };
             for &(addr, rounded, requested, pending) in &segment.blocks {
                 let block = HeldBlock {
                     addr,
@@ -62,6 +70,7 @@ impl HeldBlocks {
                     } else {
                         HeldState::Active
                     },
+                    stack: stack_of(addr),
                 };
                 if addr < at || rounded == 0 || rounded > end.saturating_sub(addr) {
                     return None;

@@ -119,7 +119,8 @@ impl Begun {
     /// Adds a part; `None` if the reading becomes too large.
     fn with(mut self, part: &HeldPart) -> Option<Begun> {
         for segment in &part.segments {
-            let items = segment.blocks.len() + segment.rooms.len() + segment.holes.len();
+            let pairs = segment.rooms.len() + segment.holes.len() + segment.stacks.len();
+            let items = segment.blocks.len() + pairs;
             self.kept = self.kept.saturating_add(1 + items);
             if self.kept > MOST {
                 return None;
@@ -129,6 +130,7 @@ impl Begun {
                     last.blocks.extend_from_slice(&segment.blocks);
                     last.rooms.extend_from_slice(&segment.rooms);
                     last.holes.extend_from_slice(&segment.holes);
+                    last.stacks.extend_from_slice(&segment.stacks);
                 }
                 _ => self.reading.segments.push(segment.clone()),
             }

@@ -8,7 +8,7 @@
 //! even if they arrive after it (see `trace_in_reading`). Later events are applied to it even if they arrived before
 //! it.
 
-use crate::event::{Level, PoolReport, PoolTrace, TraceAction};
+use crate::event::{Level, PoolReport, PoolTrace, StackRef, TraceAction};
 use crate::report::Space;
 use crate::state::device::{Refusal, Watch};
 use crate::state::driver::Driver;
@@ -234,6 +234,10 @@ impl Pool {
 
     fn enter_held(&mut self, scene: &mut Scene<'_>, found: &HeldBlock, unseen: Unseen) {
         let pending = found.state == HeldState::Pending;
+        let stack = match found.stack {
+            Some(id) if unseen.stack == BEFORE_ATTACH => scene.stacks.index(StackRef::Id(id), 0),
+            _ => unseen.stack,
+        };
         let key = GroupKey {
             device: Some(unseen.device),
             space: Space::Pool,
@@ -262,7 +266,7 @@ impl Pool {
             born_ns: unseen.born_ns,
             // A block that comes to this address later has a higher number.
             serial: 0,
-            stack: unseen.stack,
+            stack,
             place,
         };
         if !pending {

@@ -94,7 +94,7 @@ fn memory_has_a_limit() {
     assert!(matches!(refused, PickleError::Broken { .. }), "{refused}");
     Met {
         what: "memory that the values of a pickle take",
-        most: constant("memscope-ctl/src/files/pickle.rs", "MOST_BYTES"),
+        most: constant("crates/pickle/src/reader.rs", "MOST_BYTES"),
         beyond: "the file is refused",
         told: "the error says how much",
         test: "memory_has_a_limit",

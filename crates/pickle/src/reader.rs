@@ -26,35 +26,68 @@ const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 
 /// Why a file is refused as the pickle of a snapshot.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PickleError {
+#[non_exhaustive]
+pub enum PickleError {
+    /// The file ends before the pickle does.
     #[error("the pickle ends early, after {at} bytes")]
-    EndsEarly { at: u64 },
+    EndsEarly {
+        /// Bytes that were read.
+        at: u64,
+    },
+    /// The file cannot be read.
     #[error("the pickle cannot be read further than {at} bytes")]
-    Read { at: u64, source: io::Error },
+    Read {
+        /// Bytes that were read.
+        at: u64,
+        /// Error of the system call.
+        source: io::Error,
+    },
+    /// Its first bytes are no pickle's.
     #[error("it does not begin as a pickle of protocol 2 to 5 does")]
     Protocol,
+    /// It has an opcode that snapshots do not have.
     #[error(
         "at byte {at} is opcode {opcode:#04x}, which no snapshot has (pickles that name code are never run)"
     )]
-    Opcode { at: u64, opcode: u8 },
+    Opcode {
+        /// Where it is, in bytes.
+        at: u64,
+        /// The opcode.
+        opcode: u8,
+    },
+    /// It asks for what cannot be.
     #[error("at byte {at} the pickle contradicts itself: {what}")]
-    Broken { at: u64, what: &'static str },
+    Broken {
+        /// Where, in bytes.
+        at: u64,
+        /// What is wrong, in words.
+        what: &'static str,
+    },
+    /// It would take more memory than it may.
     #[error(
         "at byte {at} the pickle would take more than {limit} bytes of memory, which is the limit"
     )]
-    TooLarge { at: u64, limit: u64 },
+    TooLarge {
+        /// Where, in bytes.
+        at: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
 }
 
 /// A value. Texts and containers are indices into the tables of the [`Pickle`], so that what is referred to twice
 /// exists once, and a container that contains itself is no endless tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value {
+#[allow(missing_docs)] // Python's own words
+pub enum Value {
     None,
     Bool(bool),
     Signed(i64),
     Unsigned(u64),
     Float(f64),
+    /// Number of a text.
     Text(u32),
+    /// Number of a list, a tuple or a dictionary.
     Node(u32),
 }
 
@@ -67,15 +100,18 @@ enum Node {
 
 /// The content of a pickle.
 #[derive(Debug)]
-pub(crate) struct Pickle {
+pub struct Pickle {
     root: Value,
     texts: Vec<Box<str>>,
     nodes: Vec<Node>,
 }
 
 impl Pickle {
-    /// Reads a pickle that takes at most [`MOST_BYTES`] of memory.
-    pub(crate) fn read(from: impl BufRead) -> Result<Pickle, PickleError> {
+    /// Reads a pickle that takes at most 8 GiB of memory.
+    ///
+    /// # Errors
+    /// It is no pickle that has only what a snapshot has, or it would take more memory.
+    pub fn read(from: impl BufRead) -> Result<Pickle, PickleError> {
         Pickle::read_within(from, MOST_BYTES)
     }
 
@@ -83,12 +119,13 @@ impl Pickle {
         Machine::new(from, limit).run()
     }
 
-    pub(crate) fn root(&self) -> Value {
+    /// The value that was written.
+    pub fn root(&self) -> Value {
         self.root
     }
 
     /// The elements of a list or tuple.
-    pub(crate) fn list(&self, value: Value) -> Option<&[Value]> {
+    pub fn list(&self, value: Value) -> Option<&[Value]> {
         match value {
             Value::Node(number) => match self.nodes.get(number as usize)? {
                 Node::List(list) => Some(list),
@@ -99,7 +136,7 @@ impl Pickle {
     }
 
     /// The value that a dictionary has under a key; if the key was set several times, the last value.
-    pub(crate) fn get(&self, value: Value, key: &str) -> Option<Value> {
+    pub fn get(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Node(number) = value else {
             return None;
         };
@@ -112,12 +149,12 @@ impl Pickle {
     }
 
     /// Number of lists, tuples and dictionaries together.
-    pub(crate) fn nodes(&self) -> usize {
+    pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
     /// The text that a value refers to, if it is a text.
-    pub(crate) fn text(&self, value: Value) -> Option<&str> {
+    pub fn text(&self, value: Value) -> Option<&str> {
         match value {
             Value::Text(number) => self.texts.get(number as usize).map(|text| &**text),
             _ => None,
@@ -127,7 +164,7 @@ impl Pickle {
 
 impl Value {
     /// The value as a number, if it is one and not negative.
-    pub(crate) fn unsigned(self) -> Option<u64> {
+    pub fn unsigned(self) -> Option<u64> {
         match self {
             Value::Unsigned(number) => Some(number),
             Value::Signed(number) => u64::try_from(number).ok(),

@@ -1,0 +1,386 @@
+//! Turns a snapshot into the ledger's events.
+//!
+//! Owns: the order of the events. The state at the beginning of each device's trace, which is the snapshot with the trace undone, is a reading;
+//! then come the entries of the traces and the program's annotations by their times. Refuses: to say what a snapshot does not say: whose
+//! process it was, its rank, what lies outside PyTorch's pool.
+
+mod device;
+mod stacks;
+mod torch;
+
+use crate::reader::{Pickle, Value};
+use device::{Pool, Rules, Undone};
+use memscope_ledger::event::{
+    AllocatorFacts, Backend, Body, CoverageNote, Event, EventId, HeldPart, Level, Mark, MarkKind,
+    MarkSource, Placement, PoolTrace, ProcessFacts, ProcessHandle, StackRef,
+};
+use stacks::Stacks;
+use torch::{Annotation, Device, Entry, Snapshot};
+
+/// The process of all events.
+const PROCESS: ProcessHandle = ProcessHandle(1);
+
+/// Why a pickle is no snapshot, in words.
+#[derive(Debug, thiserror::Error)]
+#[error("it holds no snapshot: {0}")]
+pub struct NotASnapshot(String);
+
+/// What a pickle says beside its content.
+#[derive(Clone, Debug)]
+pub struct About<'a> {
+    /// Name of the file, which stands for the process's name.
+    pub name: &'a str,
+    /// When the file was written, nanoseconds since 1970: the moment of a snapshot that has no times of its own.
+    pub written_ns: u64,
+}
+
+/// What became of a pickle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Number of entries of the traces.
+    pub entries: u64,
+    /// Number of those that are in no event.
+    pub left_out: u64,
+    /// Time of the first event, nanoseconds since 1970.
+    pub begun_ns: u64,
+}
+
+/// The events of a snapshot, of which a reading may still have to be cut into parts.
+///
+/// # Errors
+/// The pickle is no snapshot, or `take` says so.
+pub fn import<E: From<NotASnapshot>>(
+    pickle: &Pickle,
+    about: &About<'_>,
+    take: &mut dyn FnMut(Event) -> Result<(), E>,
+) -> Result<Counts, E> {
+    let snapshot = Snapshot::read(pickle)?;
+    let firsts = snapshot
+        .devices
+        .iter()
+        .filter_map(|device| device.trace.first());
+    let first_ns = firsts.map(|entry| entry.time_ns).filter(|ns| *ns > 0).min();
+    let annotated_ns = snapshot.annotations.first().map(|one| one.time_ns);
+    let first_ns = first_ns.into_iter().chain(annotated_ns).min();
+    let begun_ns = first_ns
+        .unwrap_or(about.written_ns)
+        .saturating_sub(1)
+        .max(1);
+    let mut log = Log {
+        pickle,
+        take,
+        begun_ns,
+        now_ns: begun_ns,
+        sequence: 0,
+        stacks: Stacks::default(),
+    };
+    log.begin(about, &snapshot)?;
+    let has_times = first_ns.is_some();
+    let counts = Counts {
+        entries: snapshot
+            .devices
+            .iter()
+            .map(|one| one.trace.len() as u64)
+            .sum::<u64>()
+            + snapshot.unknown,
+        left_out: snapshot.unknown,
+        begun_ns,
+    };
+    let lacks = log.devices(&snapshot)?;
+    for (code, text) in notes(&snapshot, &lacks, has_times) {
+        log.tell(Body::Coverage(CoverageNote {
+            code: code.to_owned(),
+            text,
+        }))?;
+    }
+    log.tell(Body::Detached)?;
+    Ok(counts)
+}
+
+/// What was not as it should be, over all devices.
+#[derive(Default)]
+struct Lacks {
+    contradictions: u64,
+    guessed: u64,
+    without_trace: u64,
+}
+
+fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static str, String)> {
+    let mut notes = vec![(
+        "imported_snapshot",
+        "imported from a snapshot of PyTorch's: it has PyTorch's pool only, and of the time before its trace only what was still there"
+            .to_owned(),
+    )];
+    if !has_times {
+        notes.push((
+            "import_time_of_file",
+            "the snapshot says no time: its moment is that at which the file was written"
+                .to_owned(),
+        ));
+    }
+    if lacks.without_trace > 0 && has_times {
+        notes.push((
+            "import_no_trace",
+            format!(
+                "{} devices have no trace: what they held before the snapshot is not known",
+                lacks.without_trace
+            ),
+        ));
+    }
+    if lacks.guessed > 0 {
+        notes.push((
+            "import_sizes_rounded",
+            format!(
+                "of {} blocks that were there before the trace and went in it only the requested size is known: until they went, the allocator's \
+                 rounding of that counts",
+                lacks.guessed
+            ),
+        ));
+    }
+    if lacks.contradictions > 0 {
+        notes.push((
+            "import_contradictions",
+            format!(
+                "{} entries of the trace do not fit the segments and blocks of the snapshot: the end is as the snapshot says, and the way to it is not certain",
+                lacks.contradictions
+            ),
+        ));
+    }
+    if snapshot.unknown > 0 {
+        notes.push((
+            "import_rows_left_out",
+            format!(
+                "{} entries of the trace have an action that is not known and were left out",
+                snapshot.unknown
+            ),
+        ));
+    }
+    if snapshot.moved + snapshot.untimed > 0 {
+        notes.push((
+            "import_times_moved",
+            format!(
+                "{} entries have no time or an earlier one than the entry before them: they are shown at its moment",
+                snapshot.moved + snapshot.untimed
+            ),
+        ));
+    }
+    if snapshot.worded > 0 {
+        notes.push((
+            "import_words_left_out",
+            format!(
+                "{} entries have words that the program added (user_metadata), which are not shown",
+                snapshot.worded
+            ),
+        ));
+    }
+    notes
+}
+
+struct Log<'a, E> {
+    pickle: &'a Pickle,
+    take: &'a mut dyn FnMut(Event) -> Result<(), E>,
+    begun_ns: u64,
+    now_ns: u64,
+    sequence: u64,
+    stacks: Stacks,
+}
+
+/// A device whose trace is told.
+struct Telling<'a> {
+    ordinal: i32,
+    device: &'a Device,
+    undone: Undone,
+    next: usize,
+}
+
+impl<E> Log<'_, E> {
+    fn push(&mut self, process: ProcessHandle, stack: StackRef, body: Body) -> Result<(), E> {
+        self.sequence += 1;
+        (self.take)(Event {
+            id: EventId {
+                epoch: self.begun_ns,
+                sequence: self.sequence,
+            },
+            time_ns: self.now_ns,
+            process,
+            tid: 0,
+            lost_before: 0,
+            stack,
+            sampling: 0,
+            body,
+        })
+    }
+
+    fn tell(&mut self, body: Body) -> Result<(), E> {
+        self.push(PROCESS, StackRef::NotTaken, body)
+    }
+
+    fn begin(&mut self, about: &About<'_>, snapshot: &Snapshot) -> Result<(), E> {
+        let unix_ns = self.begun_ns;
+        self.push(
+            ProcessHandle(0),
+            StackRef::NotTaken,
+            Body::Clock { unix_ns },
+        )?;
+        let origin = snapshot.origin;
+        let facts = ProcessFacts {
+            pid: origin.pid.unwrap_or(0),
+            start_ticks: origin.start_ticks,
+            generation: origin.generation,
+            comm: about.name.to_owned(),
+            level: Some(Level::Trace),
+            ..ProcessFacts::default()
+        };
+        self.tell(Body::Attached(Box::new(facts)))?;
+        let placement = Placement {
+            ways: vec!["PyTorch's snapshot".to_owned()],
+            pool_seen: true,
+            ..Placement::default()
+        };
+        self.tell(Body::Placed(Box::new(placement)))?;
+        self.tell(Body::Backend(Backend::Native))?;
+        self.tell(Body::Allocator(Box::new(AllocatorFacts {
+            devices: u32::try_from(snapshot.devices.len()).unwrap_or(0),
+            settings: snapshot.settings.clone(),
+        })))
+    }
+
+    /// The identity of a stack, of which the ledger is told if it is new.
+    fn stack(&mut self, frames: Option<Value>) -> Result<StackRef, E> {
+        let (stack, new) = self.stacks.of(self.pickle, frames);
+        if let Some(new) = new {
+            self.tell(Body::Stack(Box::new(new.seen)))?;
+            for name in new.names {
+                self.tell(Body::Code(Box::new(name)))?;
+            }
+        }
+        Ok(stack)
+    }
+
+    /// Tells all traces by time, each device's after the state with which it begins.
+    fn devices(&mut self, snapshot: &Snapshot) -> Result<Lacks, E> {
+        let rules = Rules::of(snapshot.settings.as_ref(), snapshot.expandable);
+        let mut lacks = Lacks::default();
+        let mut telling = Vec::new();
+        for (ordinal, device) in (0i32..).zip(&snapshot.devices) {
+            if device.trace.is_empty() && device.segments.is_empty() {
+                continue;
+            }
+            let undone = Pool::of(device).undo(&device.trace, &rules);
+            lacks.guessed += undone.guessed;
+            lacks.without_trace += u64::from(device.trace.is_empty());
+            telling.push(Telling {
+                ordinal,
+                device,
+                undone,
+                next: 0,
+            });
+        }
+        for one in telling.iter_mut().filter(|one| one.device.trace.is_empty()) {
+            self.reading(one.ordinal, &mut one.undone.pool, self.begun_ns)?;
+        }
+        let mut annotations = snapshot.annotations.iter().peekable();
+        loop {
+            let next = telling
+                .iter_mut()
+                .filter_map(|one| Some((one.device.trace.get(one.next)?, one)))
+                .min_by_key(|(entry, _)| entry.time_ns);
+            let next_ns = next.as_ref().map_or(u64::MAX, |(entry, _)| entry.time_ns);
+            if let Some(mark) = annotations.next_if(|mark| mark.time_ns <= next_ns) {
+                self.annotation(mark)?;
+                continue;
+            }
+            let Some((entry, one)) = next else {
+                break;
+            };
+            if one.next == 0 {
+                let at_ns = entry.time_ns.saturating_sub(1).max(self.begun_ns);
+                self.now_ns = self.now_ns.max(at_ns);
+                self.reading(one.ordinal, &mut one.undone.pool, at_ns)?;
+            }
+            self.entry(one, entry, &rules)?;
+            one.next += 1;
+        }
+        for one in telling {
+            let mut end = Pool::of(one.device);
+            let is_right = one.undone.pool.is_same(&end);
+            lacks.contradictions += one.undone.pool.contradictions;
+            if !is_right {
+                lacks.contradictions = lacks.contradictions.max(1);
+                self.now_ns = self.now_ns.saturating_add(1);
+                let now_ns = self.now_ns;
+                self.reading(one.ordinal, &mut end, now_ns)?;
+            }
+        }
+        Ok(lacks)
+    }
+
+    fn reading(&mut self, ordinal: i32, pool: &mut Pool, at_ns: u64) -> Result<(), E> {
+        let mut told: Vec<Option<Value>> = Vec::new();
+        // The stacks come before the reading that names them.
+        pool.reading(|frames| {
+            told.extend(frames.map(Some));
+            None
+        });
+        for frames in told {
+            self.stack(frames)?;
+        }
+        let (pickle, stacks) = (self.pickle, &mut self.stacks);
+        let before = pool.contradictions;
+        let (segments, total_allocated, total_reserved) =
+            pool.reading(|frames| match stacks.of(pickle, frames).0 {
+                StackRef::Id(id) => Some(id),
+                _ => None,
+            });
+        pool.contradictions = before;
+        self.tell(Body::Held(Box::new(HeldPart {
+            at_ns,
+            device: ordinal,
+            allocator: allocator(ordinal),
+            part: 0,
+            parts: 1,
+            total_allocated,
+            total_reserved,
+            segments,
+        })))
+    }
+
+    fn entry(&mut self, one: &mut Telling<'_>, entry: &Entry, rules: &Rules) -> Result<(), E> {
+        self.now_ns = self.now_ns.max(entry.time_ns);
+        let size = one.undone.redo((one.next, entry), rules);
+        let stack = self.stack(entry.frames)?;
+        let trace = PoolTrace {
+            action: entry.action,
+            allocator: allocator(one.ordinal),
+            device: Some(one.ordinal),
+            addr: entry.addr,
+            size: entry.size,
+            stream: entry.stream,
+            block_size: size,
+            total_allocated: None,
+            total_reserved: None,
+            pool: entry.pool,
+        };
+        self.push(PROCESS, stack, Body::Trace(trace))
+    }
+
+    fn annotation(&mut self, mark: &Annotation) -> Result<(), E> {
+        self.now_ns = self.now_ns.max(mark.time_ns);
+        let mark = Mark {
+            kind: match mark.begins {
+                true => MarkKind::Begin,
+                false => MarkKind::End,
+            },
+            source: MarkSource::RecordFunction,
+            range: 0,
+            name: mark.name.as_str().into(),
+            cut: false,
+        };
+        self.tell(Body::Mark(Box::new(mark)))
+    }
+}
+
+/// What stands for the address of a device's allocator, which no snapshot has.
+fn allocator(ordinal: i32) -> u64 {
+    u64::try_from(ordinal).unwrap_or(0) + 1
+}

@@ -1,0 +1,552 @@
+//! Snapshots of a made-up allocator, by its trace or a part of it: at the end the ledger has the segments and blocks of the snapshot, whatever
+//! of the trace is there.
+#![allow(clippy::unwrap_used)]
+
+use memscope_ledger::event::{Body, Event, ProcessHandle};
+use memscope_ledger::report::{AsOf, BlockState, SnapshotReport};
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_pickle::Pickle;
+use memscope_pickle::events::{About, Counts, NotASnapshot, import};
+use memscope_proto::v1::StatsRequest;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// A value as Python has it.
+#[derive(Clone, Debug)]
+enum Python {
+    Number(u64),
+    Text(&'static str),
+    Bool(bool),
+    List(Vec<Python>),
+    Dict(Vec<(&'static str, Python)>),
+}
+use Python::{Bool, Dict, List, Number, Text};
+
+/// Writes a value as `pickle.dump` does with protocol 2, but for its memo.
+fn write(value: &Python, into: &mut Vec<u8>) {
+    let text = |text: &str, into: &mut Vec<u8>| {
+        into.push(b'X');
+        into.extend((text.len() as u32).to_le_bytes());
+        into.extend(text.as_bytes());
+    };
+    match value {
+        Number(number) => {
+            into.extend([0x8a, 9]);
+            into.extend(number.to_le_bytes());
+            into.push(0);
+        }
+        Text(word) => text(word, into),
+        Bool(is) => into.push(if *is { 0x88 } else { 0x89 }),
+        List(all) => {
+            into.extend(b"](");
+            all.iter().for_each(|one| write(one, into));
+            into.push(b'e');
+        }
+        Dict(all) => {
+            into.extend(b"}(");
+            for (key, one) in all {
+                text(key, into);
+                write(one, into);
+            }
+            into.push(b'u');
+        }
+    }
+}
+
+fn pickled(value: &Python) -> Vec<u8> {
+    let mut bytes = vec![0x80, 2];
+    write(value, &mut bytes);
+    bytes.push(b'.');
+    bytes
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    size: u64,
+    requested: u64,
+    pending: bool,
+    line: u64,
+}
+
+struct Segment {
+    size: u64,
+    large: bool,
+}
+
+/// An allocator by PyTorch's rules, for one device.
+#[derive(Default)]
+struct Allocator {
+    segments: BTreeMap<u64, Segment>,
+    blocks: BTreeMap<u64, Block>,
+    trace: Vec<Python>,
+    /// Allocated and reserved bytes after each entry of the trace.
+    levels: Vec<(u64, u64)>,
+    now_us: u64,
+    next: u64,
+}
+
+impl Allocator {
+    fn tell(&mut self, action: &'static str, addr: u64, size: u64, line: u64) {
+        self.now_us += 3;
+        self.trace.push(Dict(vec![
+            ("action", Text(action)),
+            ("addr", Number(addr)),
+            ("size", Number(size)),
+            ("stream", Number(0)),
+            ("time_us", Number(1_700_000_000_000_000 + self.now_us)),
+            ("frames", frames(line)),
+        ]));
+        let live = self.blocks.values().filter(|block| !block.pending);
+        let reserved = self.segments.values().map(|segment| segment.size);
+        self.levels
+            .push((live.map(|block| block.size).sum(), reserved.sum()));
+    }
+
+    /// Free rooms of a segment, by address.
+    fn rooms(&self, at: u64, segment: &Segment) -> Vec<(u64, u64)> {
+        let mut rooms = Vec::new();
+        let mut from = at;
+        let end = at + segment.size;
+        for (addr, block) in self.blocks.range(at..end) {
+            if *addr > from {
+                rooms.push((from, addr - from));
+            }
+            from = addr + block.size;
+        }
+        if end > from {
+            rooms.push((from, end - from));
+        }
+        rooms
+    }
+
+    fn alloc(&mut self, requested: u64, line: u64) {
+        let rounded = requested.next_multiple_of(512);
+        let large = rounded > 1 << 20;
+        let fitting = self
+            .segments
+            .iter()
+            .filter(|(_, segment)| segment.large == large);
+        let rooms = fitting.flat_map(|(at, segment)| self.rooms(*at, segment));
+        let best = rooms
+            .filter(|(_, size)| *size >= rounded)
+            .min_by_key(|(at, size)| (*size, *at));
+        let (at, room) = best.unwrap_or_else(|| {
+            let size = match large {
+                false => 2 << 20,
+                true if rounded < 10 << 20 => 20 << 20,
+                true => rounded.next_multiple_of(2 << 20),
+            };
+            self.next += 1;
+            let at = 0x7f00_0000_0000 + (self.next << 30);
+            self.segments.insert(at, Segment { size, large });
+            self.tell("segment_alloc", at, size, line);
+            (at, size)
+        });
+        let left = room - rounded;
+        let is_cut = if large { left > 1 << 20 } else { left >= 512 };
+        let block = Block {
+            size: if is_cut { rounded } else { room },
+            requested,
+            pending: false,
+            line,
+        };
+        self.blocks.insert(at, block);
+        self.tell("alloc", at, requested, line);
+    }
+
+    fn free(&mut self, number: usize, later: bool) {
+        let live = self.blocks.iter().filter(|(_, block)| !block.pending);
+        let all: Vec<(u64, u64)> = live.map(|(at, block)| (*at, block.requested)).collect();
+        let Some((at, requested)) = all.get(number % all.len().max(1)).copied() else {
+            return;
+        };
+        self.blocks.get_mut(&at).unwrap().pending = true;
+        self.tell("free_requested", at, requested, 1);
+        if !later {
+            self.complete(at);
+        }
+    }
+
+    fn complete(&mut self, at: u64) {
+        let gone = self.blocks.remove(&at).unwrap();
+        self.tell("free_completed", at, gone.requested, 2);
+    }
+
+    fn empty(&mut self) {
+        let free = |(at, segment): (&u64, &Segment)| {
+            self.blocks
+                .range(*at..at + segment.size)
+                .next()
+                .is_none()
+                .then_some(*at)
+        };
+        let gone: Vec<u64> = self.segments.iter().filter_map(free).collect();
+        for at in gone {
+            let segment = self.segments.remove(&at).unwrap();
+            self.tell("segment_free", at, segment.size, 3);
+        }
+    }
+
+    fn segments(&self, device: u64) -> Vec<Python> {
+        let segment = |(at, segment): (&u64, &Segment)| {
+            let held = self
+                .blocks
+                .range(*at..at + segment.size)
+                .map(|(addr, block)| {
+                    let state = if block.pending {
+                        "active_pending_free"
+                    } else {
+                        "active_allocated"
+                    };
+                    (
+                        *addr,
+                        block.size,
+                        state,
+                        block.requested,
+                        frames(block.line),
+                    )
+                });
+            let free = self.rooms(*at, segment).into_iter();
+            let free = free.map(|(addr, size)| (addr, size, "inactive", 0, List(Vec::new())));
+            let mut all: Vec<_> = held.chain(free).collect();
+            all.sort_by_key(|one| one.0);
+            let block = |(addr, size, state, requested, frames)| {
+                Dict(vec![
+                    ("address", Number(addr)),
+                    ("size", Number(size)),
+                    ("requested_size", Number(requested)),
+                    ("state", Text(state)),
+                    ("frames", frames),
+                ])
+            };
+            Dict(vec![
+                ("device", Number(device)),
+                ("address", Number(*at)),
+                ("total_size", Number(segment.size)),
+                ("stream", Number(0)),
+                (
+                    "segment_type",
+                    Text(if segment.large { "large" } else { "small" }),
+                ),
+                ("is_expandable", Bool(false)),
+                ("blocks", List(all.into_iter().map(block).collect())),
+            ])
+        };
+        self.segments.iter().map(segment).collect()
+    }
+
+    /// The newest entries of the trace, as a ring of so many has them.
+    fn trace(&self, most: usize) -> Python {
+        List(self.trace[self.trace.len().saturating_sub(most)..].to_vec())
+    }
+}
+
+fn frames(line: u64) -> Python {
+    let frame = |name, line| {
+        Dict(vec![
+            ("filename", Text("train.py")),
+            ("line", Number(line)),
+            ("name", Text(name)),
+        ])
+    };
+    List(vec![frame("step", line + 1), frame("<module>", 9)])
+}
+
+struct Told {
+    ledger: Ledger,
+    events: Vec<Event>,
+    counts: Counts,
+}
+
+fn told(bytes: &[u8]) -> Result<Told, NotASnapshot> {
+    let pickle = Pickle::read(bytes).map_err(|_| ()).unwrap();
+    let about = About {
+        name: "made-up.pickle",
+        written_ns: 5_000_000_000,
+    };
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    let mut events = Vec::new();
+    let mut take = |event: Event| {
+        ledger.apply(&event);
+        events.push(event);
+        Ok::<(), NotASnapshot>(())
+    };
+    let counts = import(&pickle, &about, &mut take)?;
+    Ok(Told {
+        ledger,
+        events,
+        counts,
+    })
+}
+
+impl Told {
+    fn codes(&self) -> Vec<String> {
+        let notes = self.ledger.coverage(ProcessHandle(1)).unwrap();
+        notes.into_iter().map(|note| note.code).collect()
+    }
+
+    fn snapshot(&self) -> SnapshotReport {
+        self.ledger
+            .snapshot(ProcessHandle(1), AsOf::default())
+            .unwrap()
+    }
+}
+
+/// Segments and blocks by device: address, size, requested size, state and line of the stack's innermost frame.
+type Picture = BTreeMap<(i32, u64), (u64, Vec<(u64, u64, u64, BlockState, u32)>)>;
+
+fn picture(told: &Told) -> Picture {
+    let report = told.snapshot();
+    let mut all = Picture::new();
+    for segment in &report.segments {
+        let blocks = segment
+            .blocks
+            .iter()
+            .filter(|block| block.state != BlockState::Inactive);
+        let block = |block: &memscope_ledger::report::SnapshotBlock| {
+            let frames = report.stacks.get(block.stack as usize);
+            let line = frames
+                .and_then(|stack| stack.frames.first())
+                .map_or(0, |frame| frame.line);
+            (
+                block.addr,
+                block.size,
+                block.requested.unwrap_or(0),
+                block.state,
+                line,
+            )
+        };
+        let entry = (segment.size, blocks.map(block).collect());
+        all.insert((segment.device, segment.addr), entry);
+    }
+    all
+}
+
+/// The same from the made-up allocators.
+fn real(allocators: &[Allocator]) -> Picture {
+    let mut all = Picture::new();
+    for (device, allocator) in (0i32..).zip(allocators) {
+        for (at, segment) in &allocator.segments {
+            let blocks = allocator.blocks.range(*at..at + segment.size);
+            let block = |(addr, block): (&u64, &Block)| {
+                let state = match block.pending {
+                    true => BlockState::PendingFree,
+                    false => BlockState::Active,
+                };
+                (
+                    *addr,
+                    block.size,
+                    block.requested,
+                    state,
+                    block.line as u32 + 1,
+                )
+            };
+            all.insert((device, *at), (segment.size, blocks.map(block).collect()));
+        }
+    }
+    all
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc(u64, u64),
+    Free(usize, bool),
+    Complete(usize),
+    Empty,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+    let size = prop_oneof![1..5_000u64, 1..3_000_000u64, 1..40_000_000u64];
+    let step = prop_oneof![
+        6 => (size, 1..40u64).prop_map(|(size, line)| Step::Alloc(size, line)),
+        5 => (0..1000usize, prop::bool::weighted(0.2)).prop_map(|(number, later)| Step::Free(number, later)),
+        2 => (0..1000usize).prop_map(Step::Complete),
+        1 => Just(Step::Empty),
+    ];
+    prop::collection::vec((0..3usize, step), 0..400)
+}
+
+fn run(steps: &[(usize, Step)]) -> [Allocator; 3] {
+    let mut all: [Allocator; 3] = Default::default();
+    for (device, step) in steps {
+        let one = &mut all[*device];
+        match *step {
+            Step::Alloc(size, line) => one.alloc(size, line),
+            Step::Free(number, later) => one.free(number, later),
+            Step::Complete(number) => {
+                let pending = one.blocks.iter().filter(|(_, block)| block.pending);
+                let all: Vec<u64> = pending.map(|(at, _)| *at).collect();
+                if let Some(at) = all.get(number % all.len().max(1)) {
+                    one.complete(*at);
+                }
+            }
+            Step::Empty => one.empty(),
+        }
+    }
+    all
+}
+
+fn snapshot(all: &[Allocator], most: usize) -> Python {
+    let segments = (0u64..)
+        .zip(all)
+        .flat_map(|(device, one)| one.segments(device));
+    Dict(vec![
+        ("segments", List(segments.collect())),
+        (
+            "device_traces",
+            List(all.iter().map(|one| one.trace(most)).collect()),
+        ),
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn the_end_is_what_the_snapshot_says_whatever_of_the_trace_is_there(
+        steps in steps(),
+        most in prop_oneof![Just(usize::MAX), 0..300usize],
+    ) {
+        let all = run(&steps);
+        let told = told(&pickled(&snapshot(&all, most))).unwrap();
+        prop_assert_eq!(picture(&told), real(&all));
+        let codes = told.codes();
+        prop_assert!(!codes.iter().any(|code| code == "import_contradictions"), "{:?}", codes);
+        prop_assert!(!codes.iter().any(|code| code.starts_with("reading_")), "{:?}", codes);
+        let entries: usize = all.iter().map(|one| one.trace.len().min(most)).sum();
+        prop_assert_eq!(told.counts.entries, entries as u64);
+        let stats = told.ledger.ask(&[ProcessHandle(1)], AsOf::default(), &StatsRequest::default());
+        for row in stats.unwrap().devices {
+            let one = &all[row.device.unwrap() as usize];
+            let live = || one.blocks.values().filter(|block| !block.pending);
+            prop_assert_eq!(row.allocated_bytes, Some(live().map(|block| block.size).sum()));
+            let reserved: u64 = one.segments.values().map(|segment| segment.size).sum();
+            prop_assert_eq!(row.reserved_bytes, Some(reserved));
+            if most == usize::MAX {
+                let pool = row.pool.unwrap();
+                prop_assert_eq!(pool.orphan_free_count, 0);
+            }
+        }
+        // In between the times never go back.
+        prop_assert!(told.events.windows(2).all(|pair| pair[0].time_ns <= pair[1].time_ns));
+    }
+
+    #[test]
+    fn at_each_entry_of_a_whole_trace_the_totals_are_the_allocators(steps in steps()) {
+        let all = run(&steps);
+        let told = told(&pickled(&snapshot(&all, usize::MAX))).unwrap();
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        let mut done = [0; 3];
+        for event in &told.events {
+            ledger.apply(event);
+            let Body::Trace(trace) = event.body else {
+                continue;
+            };
+            let device = trace.device.unwrap();
+            let done = &mut done[device as usize];
+            let (allocated, reserved) = all[device as usize].levels[*done];
+            *done += 1;
+            let mut levels = ledger.levels(ProcessHandle(1));
+            let level = levels.find(|level| level.device == Some(device)).unwrap().level.unwrap();
+            prop_assert_eq!((level.allocated, level.reserved), (allocated, reserved));
+        }
+        let stats = told.ledger.ask(&[ProcessHandle(1)], AsOf::default(), &StatsRequest::default());
+        for row in stats.unwrap().devices {
+            let levels = &all[row.device.unwrap() as usize].levels;
+            prop_assert_eq!(row.peak_allocated_bytes, levels.iter().map(|level| level.0).max());
+        }
+    }
+
+    #[test]
+    fn damaged_snapshots_end_in_an_answer_or_an_error(
+        steps in steps(),
+        cut in any::<prop::sample::Index>(),
+        harm in (any::<prop::sample::Index>(), any::<u8>()),
+    ) {
+        let whole = pickled(&snapshot(&run(&steps), 200));
+        let mut harmed = whole.clone();
+        harmed[harm.0.index(whole.len())] = harm.1;
+        for bytes in [&whole[..cut.index(whole.len())], &harmed] {
+            let Ok(pickle) = Pickle::read(bytes) else {
+                continue;
+            };
+            let about = About { name: "x", written_ns: 1 };
+            let mut ledger = Ledger::new(LedgerConfig::default());
+            let mut take = |event: Event| {
+                ledger.apply(&event);
+                Ok::<(), NotASnapshot>(())
+            };
+            let _ = import(&pickle, &about, &mut take);
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_without_a_trace_is_of_the_moment_of_its_file() {
+    let mut one = Allocator::default();
+    one.alloc(3_000_000, 7);
+    one.alloc(900, 8);
+    let told = told(&pickled(&List(one.segments(0)))).unwrap();
+    assert_eq!(told.counts.begun_ns, 4_999_999_999);
+    assert!(told.codes().contains(&"import_time_of_file".to_owned()));
+    assert_eq!(picture(&told), real(&[one]));
+}
+
+#[test]
+fn a_trace_that_contradicts_the_snapshot_is_told_and_the_end_is_right() {
+    let mut one = Allocator::default();
+    one.alloc(3_000_000, 7);
+    one.alloc(900, 8);
+    one.free(1, false);
+    one.alloc(5_000, 8);
+    // A free of what was never there, and an allocation of what is not there at the end.
+    one.tell("free_completed", 0x1234, 99, 1);
+    one.tell("alloc", 0x99_0000, 512, 1);
+    one.tell("no_such_action", 1, 1, 1);
+    let told = told(&pickled(&snapshot(std::slice::from_ref(&one), usize::MAX))).unwrap();
+    let codes = told.codes();
+    assert!(
+        codes.contains(&"import_contradictions".to_owned()),
+        "{codes:?}"
+    );
+    assert!(
+        codes.contains(&"import_rows_left_out".to_owned()),
+        "{codes:?}"
+    );
+    assert_eq!(picture(&told), real(&[one]));
+}
+
+#[test]
+fn segments_that_cannot_be_are_refused() {
+    let refused = |value: &Python| told(&pickled(value)).err().unwrap().to_string();
+    let block = |addr, size| {
+        Dict(vec![
+            ("address", Number(addr)),
+            ("size", Number(size)),
+            ("state", Text("inactive")),
+        ])
+    };
+    let segment = |device, addr, size, blocks| {
+        let all = vec![
+            ("device", Number(device)),
+            ("address", Number(addr)),
+            ("total_size", Number(size)),
+            ("blocks", List(blocks)),
+        ];
+        List(vec![Dict(all)])
+    };
+    assert!(refused(&Number(7)).contains("no list \"segments\""));
+    assert!(refused(&segment(0, 100, 50, vec![block(100, 51)])).contains("outside"));
+    assert!(
+        refused(&segment(0, 100, 50, vec![block(100, 30), block(120, 10)]))
+            .contains("over another")
+    );
+    assert!(refused(&segment(0, u64::MAX, 50, vec![])).contains("last address"));
+    assert!(refused(&segment(1 << 40, 100, 50, vec![])).contains("no machine"));
+    assert!(refused(&segment(0, 100, 50, vec![block(100, 0)])).contains("no size"));
+    let List(mut twice) = segment(0, 100, 50, vec![]) else {
+        return;
+    };
+    twice.extend(twice.clone());
+    assert!(refused(&List(twice)).contains("overlap"));
+}

@@ -31,7 +31,10 @@ async function until(page, what, expression) {
   for (;;) {
     const value = await page.run(expression);
     if (value) return value;
-    if (performance.now() > end) throw new Error(`${what} did not come; the page says: ${await page.run("document.querySelector('main')?.innerText.slice(0, 600)")}`);
+    if (performance.now() > end)
+      throw new Error(
+        `${what} did not come; the page says: ${await page.run("document.querySelector('main')?.innerText.slice(0, 600)")}`,
+      );
     await page.painted();
   }
 }
@@ -58,7 +61,11 @@ const inBytes = (count) => `${grouped(count)} bytes`;
 const CHECKS = {
   async now(page) {
     const device = expected.stats.devices[0];
-    for (const [name, field] of [["allocated", "allocated_bytes"], ["reserved", "reserved_bytes"], ["peak allocated", "peak_allocated_bytes"]]) {
+    for (const [name, field] of [
+      ["allocated", "allocated_bytes"],
+      ["reserved", "reserved_bytes"],
+      ["peak allocated", "peak_allocated_bytes"],
+    ]) {
       await same(page, `now: ${name}`, exact(name), inBytes(device[field]));
     }
     await same(page, "now: live blocks", fact("live blocks"), grouped(device.live_blocks));
@@ -66,12 +73,21 @@ const CHECKS = {
   async time(page) {
     await page.run(`{ document.querySelector("details.alternative").open = true; true }`);
     const most = expected.course.devices[0].overall.max_allocated_bytes;
-    await same(page, "time: most allocated", `(() => { const all = [...document.querySelectorAll("details.alternative tbody tr")].map((row) => row.cells[4]?.querySelector(".number")?.title).filter(Boolean); return all.includes("${inBytes(most)}") ? "${inBytes(most)}" : all.at(-1); })()`, inBytes(most));
+    await same(
+      page,
+      "time: most allocated",
+      `(() => { const all = [...document.querySelectorAll("details.alternative tbody tr")].map((row) => row.cells[4]?.querySelector(".number")?.title).filter(Boolean); return all.includes("${inBytes(most)}") ? "${inBytes(most)}" : all.at(-1); })()`,
+      inBytes(most),
+    );
     const all = await page.run(fact("window"));
     await page.run(`{ document.querySelector(".chart").focus(); true }`);
     await page.key("+");
     await page.key("+");
-    await until(page, "a closer look by keys", `location.hash.includes("from=") && ${fact("window")} !== ${JSON.stringify(all)}`);
+    await until(
+      page,
+      "a closer look by keys",
+      `location.hash.includes("from=") && ${fact("window")} !== ${JSON.stringify(all)}`,
+    );
     await page.key("0");
     await until(page, "all of time again", `!location.hash.includes("from=")`);
     const text = await page.run("document.querySelector('main').textContent");
@@ -84,13 +100,22 @@ const CHECKS = {
     await same(page, "memory: handed out", exact("handed out"), inBytes(device.allocated_bytes));
     await page.run(`{ document.querySelector(".map").focus(); true }`);
     await page.key("ArrowRight");
-    await until(page, "the life of a block", `document.querySelector('[data-id="life"]') && location.hash.includes("block=")`);
+    await until(
+      page,
+      "the life of a block",
+      `document.querySelector('[data-id="life"]') && location.hash.includes("block=")`,
+    );
     await page.key("Escape");
     await until(page, "no block", `!document.querySelector('[data-id="life"]')`);
   },
   async whose(page) {
     const rows = expected.top.groups.map((group) => group.own.live.bytes);
-    await same(page, "whose: the largest line", `document.querySelector('[data-id="stacks-table"] tbody .number')?.title`, inBytes(Math.max(...rows)));
+    await same(
+      page,
+      "whose: the largest line",
+      `document.querySelector('[data-id="stacks-table"] tbody .number')?.title`,
+      inBytes(Math.max(...rows)),
+    );
   },
   async leaks() {},
   async steps(page) {
@@ -105,7 +130,9 @@ const CHECKS = {
 };
 
 async function accessible(page, where) {
-  const { violations } = await page.run(`axe.run(document, { resultTypes: ["violations"] }).then((found) => ({ violations: found.violations.map((one) => one.id + ": " + one.nodes.slice(0, 3).map((node) => node.target.join(" ") + " " + (node.any[0]?.message ?? node.failureSummary ?? "")).join("; ")) }))`);
+  const { violations } = await page.run(
+    `axe.run(document, { resultTypes: ["violations"] }).then((found) => ({ violations: found.violations.map((one) => one.id + ": " + one.nodes.slice(0, 3).map((node) => node.target.join(" ") + " " + (node.any[0]?.message ?? node.failureSummary ?? "")).join("; ")) }))`,
+  );
   for (const violation of violations) wrong.push(`${where}: axe: ${violation}`);
 }
 
@@ -121,8 +148,26 @@ async function picture(page, name) {
 
 // As many blocks as a large program has, made up: small ones, of a few stacks, with free room between them.
 function many() {
-  const segments = { address: [], size_bytes: [], device: [], stream: [], pool_first: [], pool_second: [], large: [], expandable: [], seen: [] };
-  const blocks = { address: [], size_bytes: [], requested_bytes: [], state: [], segment: [], stack: [], since_boot_ns: [] };
+  const segments = {
+    address: [],
+    size_bytes: [],
+    device: [],
+    stream: [],
+    pool_first: [],
+    pool_second: [],
+    large: [],
+    expandable: [],
+    seen: [],
+  };
+  const blocks = {
+    address: [],
+    size_bytes: [],
+    requested_bytes: [],
+    state: [],
+    segment: [],
+    stack: [],
+    since_boot_ns: [],
+  };
   let address = 0x7f0000000000;
   for (let segment = 0; segment < 200; segment++) {
     const begin = address;
@@ -137,11 +182,34 @@ function many() {
       blocks.since_boot_ns.push(1_000_000 * i);
       address += size;
     }
-    for (const [name, value] of Object.entries({ address: begin, size_bytes: address - begin, device: 0, stream: segment % 3, pool_first: 0, pool_second: 0, large: true, expandable: false, seen: true })) segments[name].push(value);
+    for (const [name, value] of Object.entries({
+      address: begin,
+      size_bytes: address - begin,
+      device: 0,
+      stream: segment % 3,
+      pool_first: 0,
+      pool_second: 0,
+      large: true,
+      expandable: false,
+      seen: true,
+    }))
+      segments[name].push(value);
     address += 1 << 21;
   }
-  const stacks = Array.from({ length: 40 }, (_, i) => [{ name: `f${i}`, file: "/srv/train.py", line: i + 1, kind: "python" }]);
-  return JSON.stringify({ pid: expected.pid, as_of: "1795747237616574726", as_of_boot_ns: 38730972448836, coverage: [], omitted_blocks: 0, omitted_bytes: 0, segments, blocks, stacks });
+  const stacks = Array.from({ length: 40 }, (_, i) => [
+    { name: `f${i}`, file: "/srv/train.py", line: i + 1, kind: "python" },
+  ]);
+  return JSON.stringify({
+    pid: expected.pid,
+    as_of: "1795747237616574726",
+    as_of_boot_ns: 38730972448836,
+    coverage: [],
+    omitted_blocks: 0,
+    omitted_bytes: 0,
+    segments,
+    blocks,
+    stacks,
+  });
 }
 
 // Frames while the map of so many blocks is zoomed and moved by the wheel, each second.
@@ -164,10 +232,18 @@ const browser = await Browser.start();
 const seen = { browser: browser.version };
 try {
   let madeUp = null;
-  const page = await browser.page((url) => (madeUp && url.includes("/api/memory") ? { body: madeUp, type: "application/json" } : url.startsWith(origin) ? THROUGH : null));
+  const page = await browser.page((url) =>
+    madeUp && url.includes("/api/memory")
+      ? { body: madeUp, type: "application/json" }
+      : url.startsWith(origin)
+        ? THROUGH
+        : null,
+  );
   await size(page, SIZES.desk);
   await page.open(expected.url);
-  seen.first_paint_ms = await page.run(`Math.round(performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1)`);
+  seen.first_paint_ms = await page.run(
+    `Math.round(performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1)`,
+  );
   await page.run(`${axe}; true`);
   for (const [name, dimensions] of Object.entries(SIZES)) {
     await size(page, dimensions);
@@ -187,7 +263,8 @@ try {
       }
     }
   }
-  if (await page.run(`document.querySelectorAll("main img, main script, main iframe").length`)) wrong.push("a name became an element");
+  if (await page.run(`document.querySelectorAll("main img, main script, main iframe").length`))
+    wrong.push("a name became an element");
   await page.run("history.back()");
   await until(page, "the view before", `document.querySelector("main").dataset.view !== "oom"`);
   await size(page, SIZES.desk);
@@ -196,7 +273,8 @@ try {
   await until(page, "many blocks", `${fact("segments")} === "200"`);
   seen.frames_per_s = Math.round(await page.run(FRAMES));
   await picture(page, "many-blocks");
-  if (page.requests.some((asked) => !asked.startsWith(origin))) wrong.push(`it asked for ${page.requests.filter((asked) => !asked.startsWith(origin))}`);
+  if (page.requests.some((asked) => !asked.startsWith(origin)))
+    wrong.push(`it asked for ${page.requests.filter((asked) => !asked.startsWith(origin))}`);
   wrong.push(...page.problems);
 } catch (error) {
   wrong.push(`looking at it failed: ${error.message}`);

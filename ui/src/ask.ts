@@ -5,7 +5,11 @@ import { useEffect, useRef } from "preact/hooks";
 
 /** Why there is no answer, in the words of the server. */
 export class Refused extends Error {
-  constructor(readonly code: string, message: string, readonly hint: string) {
+  constructor(
+    readonly code: string,
+    message: string,
+    readonly hint: string,
+  ) {
     super(message);
   }
 }
@@ -15,24 +19,39 @@ const EXACT = "application/json;numbers=exact";
 
 async function request<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
   const headers = { accept: EXACT };
-  const how = body === undefined ? { headers } : { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify(body) };
+  const how =
+    body === undefined
+      ? { headers }
+      : { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify(body) };
   let response: Response;
   try {
     response = await fetch(path, { ...how, signal, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refused("unreachable", "the program that serves this page does not answer", "start memscope-ctl ui again, and open the link that it prints");
+    throw new Refused(
+      "unreachable",
+      "the program that serves this page does not answer",
+      "start memscope-ctl ui again, and open the link that it prints",
+    );
   }
   const text = await response.text();
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch {
-    throw new Refused("unreadable", `the answer is no JSON (status ${response.status})`, "look at what memscope-ctl ui printed");
+    throw new Refused(
+      "unreadable",
+      `the answer is no JSON (status ${response.status})`,
+      "look at what memscope-ctl ui printed",
+    );
   }
   if (!response.ok) {
     const { error } = value as { error?: { code?: string; message?: string; hint?: string } };
-    throw new Refused(error?.code ?? String(response.status), error?.message ?? `status ${response.status}`, error?.hint ?? "");
+    throw new Refused(
+      error?.code ?? String(response.status),
+      error?.message ?? `status ${response.status}`,
+      error?.hint ?? "",
+    );
   }
   return value as T;
 }
@@ -64,7 +83,11 @@ export interface State<T> {
  * `fresh` changes when the same question should be asked again. `how` is `null` while there is nothing to ask. A question that nobody
  * waits for any more is given up.
  */
-export function useAnswer<T>(subject: string, fresh: unknown, how: ((signal: AbortSignal) => Promise<T>) | null): Signal<State<T>> {
+export function useAnswer<T>(
+  subject: string,
+  fresh: unknown,
+  how: ((signal: AbortSignal) => Promise<T>) | null,
+): Signal<State<T>> {
   const state = useSignal<State<T>>({ answer: null, error: null, asking: how !== null });
   const before = useRef<string | null>(null);
   const flight = useRef<AbortController | null>(null);
@@ -92,9 +115,12 @@ export function useAnswer<T>(subject: string, fresh: unknown, how: ((signal: Abo
       (error: Error) => done({ answer: same ? state.peek().answer : null, error, asking: false }),
     );
   }, [subject, fresh]);
-  useEffect(() => () => {
-    flight.current?.abort();
-    flight.current = null;
-  }, []);
+  useEffect(
+    () => () => {
+      flight.current?.abort();
+      flight.current = null;
+    },
+    [],
+  );
   return state;
 }

@@ -31,7 +31,12 @@ export interface Look {
 }
 
 /** Bytes that the screen's width stands for in a row, and the offset of its left edge. */
-export function scale(segments: Segments, widest: number, look: Look, row: number): { begin: number; perPixel: number } {
+export function scale(
+  segments: Segments,
+  widest: number,
+  look: Look,
+  row: number,
+): { begin: number; perPixel: number } {
   const size = look.full ? segments.size[row]! : widest;
   return { begin: look.left * size, perPixel: Math.max(1e-9, ((look.right - look.left) * size) / look.width) };
 }
@@ -65,7 +70,13 @@ export function visible(segments: Segments, look: Look): [number, number] {
  * them, mixed with `free` by the share of it that no block uses.
  */
 export function paint(
-  segments: Segments, blocks: Blocks, look: Look, color: Uint32Array, free: number, paper: number, into: Uint32Array,
+  segments: Segments,
+  blocks: Blocks,
+  look: Look,
+  color: Uint32Array,
+  free: number,
+  paper: number,
+  into: Uint32Array,
 ): void {
   into.fill(paper);
   const most = widest(segments);
@@ -87,8 +98,17 @@ export function paint(
 }
 
 function paintRow(
-  segments: Segments, blocks: Blocks, row: number, begin: number, perPixel: number, end: number, color: Uint32Array, free: number,
-  line: Uint32Array, used: Float32Array, biggest: Float32Array,
+  segments: Segments,
+  blocks: Blocks,
+  row: number,
+  begin: number,
+  perPixel: number,
+  end: number,
+  color: Uint32Array,
+  free: number,
+  line: Uint32Array,
+  used: Float32Array,
+  biggest: Float32Array,
 ): void {
   line.fill(free, 0, end);
   used.fill(0, 0, end);
@@ -135,7 +155,13 @@ export function mixed(over: number, under: number, share: number): number {
 }
 
 /** The block at a place, -1 where there is none, and the row. */
-export function hit(segments: Segments, blocks: Blocks, look: Look, x: number, y: number): { row: number; block: number } {
+export function hit(
+  segments: Segments,
+  blocks: Blocks,
+  look: Look,
+  x: number,
+  y: number,
+): { row: number; block: number } {
   const row = Math.floor(look.top + y / look.row);
   if (row < 0 || row >= segments.count) return { row: -1, block: -1 };
   const { begin, perPixel } = scale(segments, widest(segments), look, row);

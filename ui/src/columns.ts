@@ -8,12 +8,37 @@ export interface Columns extends Answered {
   /** Blocks that are not in the answer, and their bytes. */
   omitted_blocks?: Int;
   omitted_bytes?: Int;
-  segments: { device: number[]; address: Int[]; size_bytes: Int[]; stream: Int[]; large: boolean[]; expandable?: boolean[]; pool_first?: Int[]; pool_second?: Int[] };
-  blocks: { segment: number[]; address: Int[]; size_bytes: Int[]; requested_bytes: Maybe<Int>[]; state: (string | number)[]; since_boot_ns: Maybe<Int>[]; stack: Maybe<number>[] };
+  segments: {
+    device: number[];
+    address: Int[];
+    size_bytes: Int[];
+    stream: Int[];
+    large: boolean[];
+    expandable?: boolean[];
+    pool_first?: Int[];
+    pool_second?: Int[];
+  };
+  blocks: {
+    segment: number[];
+    address: Int[];
+    size_bytes: Int[];
+    requested_bytes: Maybe<Int>[];
+    state: (string | number)[];
+    since_boot_ns: Maybe<Int>[];
+    stack: Maybe<number>[];
+  };
   stacks: (string | { file: string; line: number; name: string })[][];
 }
 
-export interface Row { address: Int; device: number; size: number; stream: string; kind: string; allocated: number; blocks: number }
+export interface Row {
+  address: Int;
+  device: number;
+  size: number;
+  stream: string;
+  kind: string;
+  allocated: number;
+  blocks: number;
+}
 
 export interface Picture {
   segments: Segments;
@@ -42,7 +67,9 @@ const PENDING = 2;
 
 export function pictured(answer: Columns): Picture {
   const { segments: s, blocks: b } = answer;
-  const order = s.address.map((_, i) => i).sort((x, y) => s.device[x]! - s.device[y]! || less(s.address[x]!, s.address[y]!));
+  const order = s.address
+    .map((_, i) => i)
+    .sort((x, y) => s.device[x]! - s.device[y]! || less(s.address[x]!, s.address[y]!));
   const rowOf = new Int32Array(order.length);
   order.forEach((segment, row) => (rowOf[segment] = row));
   const count = b.address.length;
@@ -61,8 +88,21 @@ export function pictured(answer: Columns): Picture {
   const requested = new Float64Array(count);
   const stack = new Int32Array(count);
   const rows: Row[] = order.map((segment) => ({
-    address: s.address[segment]!, device: s.device[segment]!, size: Number(s.size_bytes[segment]), stream: String(s.stream[segment]), allocated: 0, blocks: 0,
-    kind: [s.large[segment] ? "large" : "small", s.expandable?.[segment] ? "expandable" : "", Number(s.pool_first?.[segment] ?? 0) || Number(s.pool_second?.[segment] ?? 0) ? `pool ${s.pool_first?.[segment]},${s.pool_second?.[segment]}` : ""].filter(Boolean).join(", "),
+    address: s.address[segment]!,
+    device: s.device[segment]!,
+    size: Number(s.size_bytes[segment]),
+    stream: String(s.stream[segment]),
+    allocated: 0,
+    blocks: 0,
+    kind: [
+      s.large[segment] ? "large" : "small",
+      s.expandable?.[segment] ? "expandable" : "",
+      Number(s.pool_first?.[segment] ?? 0) || Number(s.pool_second?.[segment] ?? 0)
+        ? `pool ${s.pool_first?.[segment]},${s.pool_second?.[segment]}`
+        : "",
+    ]
+      .filter(Boolean)
+      .join(", "),
   }));
   let allocated = 0;
   let pending = 0;
@@ -94,25 +134,39 @@ export function pictured(answer: Columns): Picture {
     }
   }
   const sizes = Float64Array.from(order, (segment) => Number(s.size_bytes[segment]));
-  const stacks = answer.stacks.map((frames) => frames.map((frame) => (typeof frame === "string" ? { file: "", line: 0, name: frame } : frame)));
+  const stacks = answer.stacks.map((frames) =>
+    frames.map((frame) => (typeof frame === "string" ? { file: "", line: 0, name: frame } : frame)),
+  );
   const asOfBoot = Number(answer.as_of_boot_ns ?? NaN);
   const addressOf = (block: number) => String(BigInt(b.address[from[block]!]!));
   return {
-    segments: { count: order.length, size: sizes, first }, blocks: { count, offset, size, state }, rows, since, requested, stack, stacks, asOfBoot, allocated, pending, handedOut,
+    segments: { count: order.length, size: sizes, first },
+    blocks: { count, offset, size, state },
+    rows,
+    since,
+    requested,
+    stack,
+    stacks,
+    asOfBoot,
+    allocated,
+    pending,
+    handedOut,
     reserved: sizes.reduce((sum, one) => sum + one, 0),
     addressOf,
     indexOf(wanted) {
       for (let row = 0; row < order.length; row++) {
         const at = difference(wanted, bases[row]!);
         if (at < 0 || at >= sizes[row]!) continue;
-        for (let i = first[row]!; i < first[row + 1]!; i++) if (offset[i]! <= at && at < offset[i]! + size[i]!) return i;
+        for (let i = first[row]!; i < first[row + 1]!; i++)
+          if (offset[i]! <= at && at < offset[i]! + size[i]!) return i;
       }
       return -1;
     },
     describe(block) {
       const what = state[block] === ACTIVE ? "handed out" : state[block] === PENDING ? "waits for a stream" : "free";
       const frame = stacks[stack[block]!]?.[0];
-      const age = Number.isNaN(since[block]!) || state[block] === 0 ? "" : `, ${nanoseconds(asOfBoot - since[block]!)} old`;
+      const age =
+        Number.isNaN(since[block]!) || state[block] === 0 ? "" : `, ${nanoseconds(asOfBoot - since[block]!)} old`;
       return `${address(addressOf(block))}: ${bytes(size[block]!)}, ${what}${age}${frame ? `, ${frame.file.slice(frame.file.lastIndexOf("/") + 1)}:${frame.line} ${frame.name}` : ""}`;
     },
     alike: (block) => byStack.get(stack[block]!) ?? { count: 0, bytes: 0 },

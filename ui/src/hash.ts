@@ -29,8 +29,20 @@ export interface View {
 }
 
 export const FIRST: View = {
-  view: "now", pid: null, node: null, from: null, to: null, at: null, base: null, device: null, filter: "", color: "stack", by: "own_line",
-  metric: "live", block: null, theme: "auto",
+  view: "now",
+  pid: null,
+  node: null,
+  from: null,
+  to: null,
+  at: null,
+  base: null,
+  device: null,
+  filter: "",
+  color: "stack",
+  by: "own_line",
+  metric: "live",
+  block: null,
+  theme: "auto",
 };
 
 const MOMENT = /^(\d{1,20}|step:\d{1,20}|event:\d{1,20}|mark:[\s\S]{1,160}|peak(:\d{1,9})?)$/;
@@ -48,7 +60,8 @@ export function read(hash: string): View {
     const value = text(name);
     return value !== null && MOMENT.test(value) ? value : null;
   };
-  const word = (name: "color" | "by" | "metric") => (/^[a-z_]{1,20}$/.test(text(name) ?? "") ? text(name)! : FIRST[name]);
+  const word = (name: "color" | "by" | "metric") =>
+    /^[a-z_]{1,20}$/.test(text(name) ?? "") ? text(name)! : FIRST[name];
   const theme = text("theme");
   let from = whole("from");
   let to = whole("to");
@@ -57,12 +70,15 @@ export function read(hash: string): View {
     view: (VIEWS as readonly string[]).includes(path) ? (path as ViewName) : FIRST.view,
     pid: whole("pid", 0xffff_ffff),
     node: text("node") || null,
-    from, to,
+    from,
+    to,
     at: when("at"),
     base: when("base"),
     device: whole("device", 0x7fff_ffff),
     filter: (text("filter") ?? "").slice(0, 200),
-    color: word("color"), by: word("by"), metric: word("metric"),
+    color: word("color"),
+    by: word("by"),
+    metric: word("metric"),
     block: /^\d{1,20}$/.test(text("block") ?? "") ? text("block") : null,
     theme: theme === "light" || theme === "dark" ? theme : "auto",
   };

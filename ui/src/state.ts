@@ -20,11 +20,20 @@ export const link = signal<"waiting" | "live" | "lost" | "still">("waiting");
 /** The last events that were pushed, the newest first. */
 export const events = signal<Told[]>([]);
 /** Whether the system asks for dark colours: what draws on a canvas draws again when that changes. */
-export const systemIsDark = signal(typeof matchMedia !== "undefined" && matchMedia("(prefers-color-scheme: dark)").matches);
+export const systemIsDark = signal(
+  typeof matchMedia !== "undefined" && matchMedia("(prefers-color-scheme: dark)").matches,
+);
 /** What is said politely to those who do not see the page. */
 export const said = signal("");
 
-export interface Told { kind: string; node?: string; pid: number | null; time_unix_ns: Int | null; time_boot_ns: Int | null; body: Record<string, unknown> }
+export interface Told {
+  kind: string;
+  node?: string;
+  pid: number | null;
+  time_unix_ns: Int | null;
+  time_boot_ns: Int | null;
+  body: Record<string, unknown>;
+}
 
 /** Shows something else. `replace` leaves no entry behind for the button "back": for what changes many times a second. */
 export function go(change: Partial<View>, replace = false): void {
@@ -45,8 +54,13 @@ export function hrefTo(change: Partial<View>): string {
 export const selected = computed<Process | null>(() => {
   const all = list.value?.processes ?? [];
   const { pid, node } = view.value;
-  if (pid !== null) return all.findLast((process) => process.pid === pid && (node === null || (process.node ?? null) === node)) ?? null;
-  const weight = (process: Process) => [process.state === "attached" ? 1 : 0, process.growth_bytes_per_s, Number(process.allocated_bytes ?? 0)];
+  if (pid !== null)
+    return all.findLast((process) => process.pid === pid && (node === null || (process.node ?? null) === node)) ?? null;
+  const weight = (process: Process) => [
+    process.state === "attached" ? 1 : 0,
+    process.growth_bytes_per_s,
+    Number(process.allocated_bytes ?? 0),
+  ];
   let best: Process | null = null;
   for (const process of all) if (!best || less(weight(best), weight(process))) best = process;
   return best;
@@ -71,7 +85,10 @@ export function begin(): void {
   const moved = () => {
     view.value = read(location.hash);
   };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => (systemIsDark.value = event.matches));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener(
+    "change",
+    (event) => (systemIsDark.value = event.matches),
+  );
   addEventListener("popstate", moved);
   addEventListener("hashchange", moved);
   effect(() => {
@@ -94,7 +111,10 @@ export function begin(): void {
 async function lists(): Promise<void> {
   if (about.peek()?.source.kind === "fleet") return;
   try {
-    const [processes, machine] = await Promise.all([ask<ListAnswer>("List", {}, null), ask<DevicesAnswer>("Devices", {}, null)]);
+    const [processes, machine] = await Promise.all([
+      ask<ListAnswer>("List", {}, null),
+      ask<DevicesAnswer>("Devices", {}, null),
+    ]);
     batch(() => told({ list: processes, devices: machine }));
   } catch (error) {
     aboutError.value = error as Error;
@@ -113,7 +133,9 @@ interface Pushed {
 function listen(): void {
   let source: EventSource | null = null;
   const open = () => {
-    source = new EventSource(`api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`);
+    source = new EventSource(
+      `api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`,
+    );
     source.addEventListener("error", () => (link.value = "lost"));
     source.addEventListener("now", (message) => {
       const pushed = JSON.parse(message.data) as Pushed;
@@ -149,7 +171,9 @@ function told(pushed: Pushed): void {
   }
   const nodes = pushed.fleet?.nodes.filter((node) => node.answer) ?? [];
   if (nodes.length > 0) {
-    const all = nodes.flatMap(({ node, answer }) => answer!.list.processes.filter(mine).map((process) => ({ ...process, node })));
+    const all = nodes.flatMap(({ node, answer }) =>
+      answer!.list.processes.filter(mine).map((process) => ({ ...process, node })),
+    );
     const asOf = nodes[0]!.answer!.devices.as_of ?? null;
     list.value = { processes: all, asOf };
     devices.value = {
@@ -162,9 +186,17 @@ function told(pushed: Pushed): void {
 
 function heard(event: Told): void {
   const number = event.kind === "finding" ? event.body.number : null;
-  const others = events.value.filter((other) => number === null || other.kind !== "finding" || other.pid !== event.pid || other.node !== event.node || other.body.number !== number);
+  const others = events.value.filter(
+    (other) =>
+      number === null ||
+      other.kind !== "finding" ||
+      other.pid !== event.pid ||
+      other.node !== event.node ||
+      other.body.number !== number,
+  );
   events.value = [event, ...others].slice(0, MOST_EVENTS);
-  if (event.kind === "finding" && event.body.withdrawn !== true) said.value = "A line of a program keeps more and more memory.";
+  if (event.kind === "finding" && event.body.withdrawn !== true)
+    said.value = "A line of a program keeps more and more memory.";
   if (event.kind === "oom") said.value = "A process ran out of device memory.";
   beat.value += 1;
 }

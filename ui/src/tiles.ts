@@ -105,7 +105,12 @@ export function joined(parts: { spans: Span[]; from: number; to: number }[]): Sp
 }
 
 /** Moves or stretches a window, kept within what there is. `factor` below 1 looks closer at `around`. */
-export function zoomed(window: [number, number], factor: number, around: number, all: [number, number]): [number, number] {
+export function zoomed(
+  window: [number, number],
+  factor: number,
+  around: number,
+  all: [number, number],
+): [number, number] {
   const length = Math.min(all[1] - all[0], Math.max(1000, (window[1] - window[0]) * factor));
   const share = (around - window[0]) / (window[1] - window[0]);
   return within(around - length * share, length, all);

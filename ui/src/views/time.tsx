@@ -25,8 +25,12 @@ type Course = Map<number | null, Span[]>;
 
 function spans(intervals: Interval[]): Span[] {
   return intervals.map((one) => ({
-    from: Number(one.from_boot_ns), to: Number(one.to_boot_ns), minAllocated: Number(one.min_allocated_bytes), maxAllocated: Number(one.max_allocated_bytes),
-    minReserved: Number(one.min_reserved_bytes), maxReserved: Number(one.max_reserved_bytes),
+    from: Number(one.from_boot_ns),
+    to: Number(one.to_boot_ns),
+    minAllocated: Number(one.min_allocated_bytes),
+    maxAllocated: Number(one.max_allocated_bytes),
+    minReserved: Number(one.min_reserved_bytes),
+    maxReserved: Number(one.max_reserved_bytes),
   }));
 }
 
@@ -39,14 +43,24 @@ class Known {
   answer: FluctuationAnswer | null = null;
   private asked = new Map<string, AbortController>();
 
-  constructor(readonly id: number, readonly node: string | null, readonly changed: () => void, readonly failed: (error: Error | null) => void) {}
+  constructor(
+    readonly id: number,
+    readonly node: string | null,
+    readonly changed: () => void,
+    readonly failed: (error: Error | null) => void,
+  ) {}
 
   async overview(): Promise<void> {
     if (this.asked.has("all")) return;
     const controller = new AbortController();
     this.asked.set("all", controller);
     try {
-      const answer = await ask<FluctuationAnswer>("Fluctuation", { pid: this.id, window_ns: 0, intervals: INTERVALS }, this.node, controller.signal);
+      const answer = await ask<FluctuationAnswer>(
+        "Fluctuation",
+        { pid: this.id, window_ns: 0, intervals: INTERVALS },
+        this.node,
+        controller.signal,
+      );
       this.take(answer);
       const [from, to] = this.all ?? [0, 1];
       let level = needed(from, to).level;
@@ -66,7 +80,10 @@ class Known {
     this.answer = answer;
     const now = Number(answer.as_of_boot_ns);
     this.offset = BigInt(answer.as_of ?? 0) - BigInt(answer.as_of_boot_ns ?? 0);
-    const first = Math.min(...answer.devices.map((device) => Number(device.overall.from_boot_ns)).filter((ns) => ns > 0), this.all?.[0] ?? Infinity);
+    const first = Math.min(
+      ...answer.devices.map((device) => Number(device.overall.from_boot_ns)).filter((ns) => ns > 0),
+      this.all?.[0] ?? Infinity,
+    );
     if (Number.isFinite(first) && now > first) this.all = [first, Math.max(now, this.all?.[1] ?? 0)];
   }
 
@@ -93,7 +110,12 @@ class Known {
       const controller = new AbortController();
       this.asked.set(key, controller);
       const [begin, end] = bounds(level, index);
-      ask<FluctuationAnswer>("Fluctuation", { pid: this.id, from_boot_ns: begin, to_boot_ns: end, intervals: INTERVALS }, this.node, controller.signal).then(
+      ask<FluctuationAnswer>(
+        "Fluctuation",
+        { pid: this.id, from_boot_ns: begin, to_boot_ns: end, intervals: INTERVALS },
+        this.node,
+        controller.signal,
+      ).then(
         (answer) => {
           this.take(answer);
           this.tiles.put({ level, index, knownTo: Number(answer.as_of_boot_ns), content: course(answer) });
@@ -119,8 +141,11 @@ class Known {
   }
 
   course(device: number | null, from: number, to: number): Span[] {
-    return joined(this.tiles.best(from, to).map((part) => ({ spans: part.tile.content.get(device) ?? [], from: part.from, to: part.to })))
-      .filter((span) => span.to >= from - (to - from) / 50 && span.from <= to + (to - from) / 50);
+    return joined(
+      this.tiles
+        .best(from, to)
+        .map((part) => ({ spans: part.tile.content.get(device) ?? [], from: part.from, to: part.to })),
+    ).filter((span) => span.to >= from - (to - from) / 50 && span.from <= to + (to - from) / 50);
   }
 
   unix(boot: number): bigint {
@@ -132,12 +157,17 @@ function course(answer: FluctuationAnswer): Course {
   const found: Course = new Map();
   // The driver's numbers of a device are left out where the pool's are there.
   for (const device of answer.devices) {
-    if (device.source === "pool" || !found.has(device.device ?? null)) found.set(device.device ?? null, spans(device.intervals));
+    if (device.source === "pool" || !found.has(device.device ?? null))
+      found.set(device.device ?? null, spans(device.intervals));
   }
   return found;
 }
 
-interface Sign { boot: number; kind: "mark" | "oom" | "finding"; text: string }
+interface Sign {
+  boot: number;
+  kind: "mark" | "oom" | "finding";
+  text: string;
+}
 
 export function Time(): JSX.Element {
   const id = pid.value;
@@ -152,19 +182,31 @@ function Course({ id }: { id: number }): JSX.Element {
   const brush = useSignal<[number, number] | null>(null);
   const mode = useSignal<"brush" | "pan">("brush");
   const known = useRef<Known | null>(null);
-  known.current ??= new Known(id, node, () => (drawn.value += 1), (problem) => (error.value = problem));
+  known.current ??= new Known(
+    id,
+    node,
+    () => (drawn.value += 1),
+    (problem) => (error.value = problem),
+  );
   const it = known.current;
   useEffect(() => () => it.stop(), []);
   useEffect(() => void it.overview(), [slow(beat.value, 2)]);
   void drawn.value;
   const all = it.all;
-  const window: [number, number] | null = all && from !== null && to !== null ? [Math.max(all[0], from), Math.max(all[0] + 1000, to)] : all;
+  const window: [number, number] | null =
+    all && from !== null && to !== null ? [Math.max(all[0], from), Math.max(all[0] + 1000, to)] : all;
   useEffect(() => {
     if (window) void it.need(window[0], window[1]);
   }, [window?.[0], window?.[1], drawn.value, beat.value]);
-  const steps = useAnswer<StepsAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) => ask("Steps", { pid: id, limit: 4096 }, node, signal));
-  const marks = useAnswer<MarksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) => ask("Marks", { pid: id }, node, signal));
-  const leaks = useAnswer<LeaksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) => ask("Leaks", { pid: id, limit: 10 }, node, signal));
+  const steps = useAnswer<StepsAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
+    ask("Steps", { pid: id, limit: 4096 }, node, signal),
+  );
+  const marks = useAnswer<MarksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
+    ask("Marks", { pid: id }, node, signal),
+  );
+  const leaks = useAnswer<LeaksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
+    ask("Leaks", { pid: id, limit: 10 }, node, signal),
+  );
   const signs = signsOf(id, marks.value.answer, it);
   const move = (next: [number, number] | null, replace = true) => {
     if (!next || !all || next[1] - next[0] >= all[1] - all[0]) go({ from: null, to: null }, replace);
@@ -173,11 +215,21 @@ function Course({ id }: { id: number }): JSX.Element {
   const key = (event: KeyboardEvent) => {
     if (!window || !all || event.ctrlKey || event.metaKey || event.altKey) return;
     const middle = (window[0] + window[1]) / 2;
-    const next = { "+": () => zoomed(window, 0.5, middle, all), "=": () => zoomed(window, 0.5, middle, all), "-": () => zoomed(window, 2, middle, all), ArrowLeft: () => panned(window, -0.2, all), ArrowRight: () => panned(window, 0.2, all), Home: () => panned(window, -1e9, all), End: () => panned(window, 1e9, all) }[event.key];
+    const next = {
+      "+": () => zoomed(window, 0.5, middle, all),
+      "=": () => zoomed(window, 0.5, middle, all),
+      "-": () => zoomed(window, 2, middle, all),
+      ArrowLeft: () => panned(window, -0.2, all),
+      ArrowRight: () => panned(window, 0.2, all),
+      Home: () => panned(window, -1e9, all),
+      End: () => panned(window, 1e9, all),
+    }[event.key];
     if (event.key === "0") move(null);
     else if (event.key === "Enter") go({ at: String(it.unix(middle)) });
-    else if (event.key === "Escape") { brush.value = null; if (at !== null) go({ at: null }); }
-    else if (next) move(next());
+    else if (event.key === "Escape") {
+      brush.value = null;
+      if (at !== null) go({ at: null });
+    } else if (next) move(next());
     else return;
     event.preventDefault();
   };
@@ -185,101 +237,330 @@ function Course({ id }: { id: number }): JSX.Element {
   return (
     <>
       <section class="section" aria-labelledby="h-time" data-id="time">
-        <div class="head"><h2 id="h-time">Memory over time</h2>
-          {window && <p class="asof" data-fact="window">{clock(it.unix(window[0]).toString())} – {clock(it.unix(window[1]).toString())} UTC · {nanoseconds(window[1] - window[0])}</p>}
+        <div class="head">
+          <h2 id="h-time">Memory over time</h2>
+          {window && (
+            <p class="asof" data-fact="window">
+              {clock(it.unix(window[0]).toString())} – {clock(it.unix(window[1]).toString())} UTC ·{" "}
+              {nanoseconds(window[1] - window[0])}
+            </p>
+          )}
         </div>
         <div class="tools">
-          <button type="button" onClick={() => window && all && move(zoomed(window, 0.5, (window[0] + window[1]) / 2, all))}>Closer</button>
-          <button type="button" onClick={() => window && all && move(zoomed(window, 2, (window[0] + window[1]) / 2, all))}>Farther</button>
-          <button type="button" onClick={() => move(null, false)}>All</button>
-          <Choice label="What dragging does" of={[["brush", "Drag marks"], ["pan", "Drag moves"]] as const} value={mode.value} set={(word) => (mode.value = word)} />
-          {it.devices().length > 1 && <label>Device <select value={device ?? ""} onChange={(event) => go({ device: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) })}><option value="">all</option>{it.devices().map((one) => <option key={one} value={one ?? ""}>{one ?? "unknown"}</option>)}</select></label>}
-          <span class="quiet keys">Wheel, + and −: zoom · ← →: move · 0: all · Enter: this moment · click: that moment</span>
+          <button
+            type="button"
+            onClick={() => window && all && move(zoomed(window, 0.5, (window[0] + window[1]) / 2, all))}
+          >
+            Closer
+          </button>
+          <button
+            type="button"
+            onClick={() => window && all && move(zoomed(window, 2, (window[0] + window[1]) / 2, all))}
+          >
+            Farther
+          </button>
+          <button type="button" onClick={() => move(null, false)}>
+            All
+          </button>
+          <Choice
+            label="What dragging does"
+            of={
+              [
+                ["brush", "Drag marks"],
+                ["pan", "Drag moves"],
+              ] as const
+            }
+            value={mode.value}
+            set={(word) => (mode.value = word)}
+          />
+          {it.devices().length > 1 && (
+            <label>
+              Device{" "}
+              <select
+                value={device ?? ""}
+                onChange={(event) =>
+                  go({ device: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) })
+                }
+              >
+                <option value="">all</option>
+                {it.devices().map((one) => (
+                  <option key={one} value={one ?? ""}>
+                    {one ?? "unknown"}
+                  </option>
+                ))}
+              </select>
+            </label>
+          )}
+          <span class="quiet keys">
+            Wheel, + and −: zoom · ← →: move · 0: all · Enter: this moment · click: that moment
+          </span>
         </div>
         <Failed error={error.value} />
         {!all && !error.value && <p class="quiet">Asking …</p>}
-        {window && all && devices.map((one) => (
-          <div key={one} class="charted">
-            <h3>Device {one ?? "unknown"}</h3>
-            <div class="chart" tabIndex={0} role="group" aria-label={`Course of device ${one ?? "unknown"}: allocated and reserved bytes. The keys plus, minus and the arrows change the window, Enter takes its middle as the moment.`} onKeyDown={key}>
-              <Plot it={it} device={one} window={window} all={all} steps={steps.value.answer} signs={signs} drag={mode.value} brush={brush.value}
-                at={at !== null && /^\d+$/.test(at) ? Number(BigInt(at) - it.offset) : null} move={move} mark={(range) => (brush.value = range)} pick={(boot) => go({ at: String(it.unix(boot)) })} />
+        {window &&
+          all &&
+          devices.map((one) => (
+            <div key={one} class="charted">
+              <h3>Device {one ?? "unknown"}</h3>
+              <div
+                class="chart"
+                tabIndex={0}
+                role="group"
+                aria-label={`Course of device ${one ?? "unknown"}: allocated and reserved bytes. The keys plus, minus and the arrows change the window, Enter takes its middle as the moment.`}
+                onKeyDown={key}
+              >
+                <Plot
+                  it={it}
+                  device={one}
+                  window={window}
+                  all={all}
+                  steps={steps.value.answer}
+                  signs={signs}
+                  drag={mode.value}
+                  brush={brush.value}
+                  at={at !== null && /^\d+$/.test(at) ? Number(BigInt(at) - it.offset) : null}
+                  move={move}
+                  mark={(range) => (brush.value = range)}
+                  pick={(boot) => go({ at: String(it.unix(boot)) })}
+                />
+              </div>
             </div>
-          </div>
-        ))}
+          ))}
         <ul class="legend">
-          <li><span class="swatch band-a" aria-hidden="true" />allocated: lowest to highest</li>
-          <li><span class="swatch band-r" aria-hidden="true" />reserved: lowest to highest (dashed)</li>
-          <li><span class="glyph" aria-hidden="true">│</span>step</li><li><span class="glyph" aria-hidden="true">▼</span>mark</li><li><span class="glyph" aria-hidden="true">◆</span>finding</li><li><span class="glyph" aria-hidden="true">✕</span>failed allocation</li>
+          <li>
+            <span class="swatch band-a" aria-hidden="true" />
+            allocated: lowest to highest
+          </li>
+          <li>
+            <span class="swatch band-r" aria-hidden="true" />
+            reserved: lowest to highest (dashed)
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              │
+            </span>
+            step
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              ▼
+            </span>
+            mark
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              ◆
+            </span>
+            finding
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              ✕
+            </span>
+            failed allocation
+          </li>
         </ul>
         {brush.value && (
           <div class="tools brushed" role="group" aria-label="What to do with the marked window">
-            <b class="number">{clock(it.unix(brush.value[0]).toString())} – {clock(it.unix(brush.value[1]).toString())} ({nanoseconds(brush.value[1] - brush.value[0])})</b>
-            <button type="button" onClick={() => { const range = brush.value; brush.value = null; move(range, false); }}>Look closer</button>
-            <a class="button" href={hrefTo({ view: "whose", base: String(it.unix(brush.value[0])), at: String(it.unix(brush.value[1])), metric: "growth" })}>What changed in it</a>
-            <a class="button" href={hrefTo({ view: "memory", at: String(it.unix(brush.value[1])) })}>Memory at its end</a>
-            <a class="button" href={hrefTo({ view: "steps", from: brush.value[0], to: brush.value[1] })}>Its steps</a>
-            <button type="button" onClick={() => (brush.value = null)}>Unmark</button>
+            <b class="number">
+              {clock(it.unix(brush.value[0]).toString())} – {clock(it.unix(brush.value[1]).toString())} (
+              {nanoseconds(brush.value[1] - brush.value[0])})
+            </b>
+            <button
+              type="button"
+              onClick={() => {
+                const range = brush.value;
+                brush.value = null;
+                move(range, false);
+              }}
+            >
+              Look closer
+            </button>
+            <a
+              class="button"
+              href={hrefTo({
+                view: "whose",
+                base: String(it.unix(brush.value[0])),
+                at: String(it.unix(brush.value[1])),
+                metric: "growth",
+              })}
+            >
+              What changed in it
+            </a>
+            <a class="button" href={hrefTo({ view: "memory", at: String(it.unix(brush.value[1])) })}>
+              Memory at its end
+            </a>
+            <a class="button" href={hrefTo({ view: "steps", from: brush.value[0], to: brush.value[1] })}>
+              Its steps
+            </a>
+            <button type="button" onClick={() => (brush.value = null)}>
+              Unmark
+            </button>
           </div>
         )}
         {window && <Alternative it={it} window={window} devices={devices} signs={signs} />}
         <Notes of={[it.answer, steps.value.answer, marks.value.answer]} />
-        {leaks.value.answer && Number(leaks.value.answer.growing_lines) > 0 && <p><a href={hrefTo({ view: "leaks" })}>{grouped(leaks.value.answer.growing_lines)} growing {Number(leaks.value.answer.growing_lines) === 1 ? "line" : "lines"}</a></p>}
+        {leaks.value.answer && Number(leaks.value.answer.growing_lines) > 0 && (
+          <p>
+            <a href={hrefTo({ view: "leaks" })}>
+              {grouped(leaks.value.answer.growing_lines)} growing{" "}
+              {Number(leaks.value.answer.growing_lines) === 1 ? "line" : "lines"}
+            </a>
+          </p>
+        )}
       </section>
     </>
   );
 }
 
 function signsOf(id: number, marks: MarksAnswer | null, it: Known): Sign[] {
-  const signs: Sign[] = (marks?.marks ?? []).map((mark: NamedMoment) => ({ boot: Number(mark.time_boot_ns), kind: "mark" as const, text: mark.name }));
+  const signs: Sign[] = (marks?.marks ?? []).map((mark: NamedMoment) => ({
+    boot: Number(mark.time_boot_ns),
+    kind: "mark" as const,
+    text: mark.name,
+  }));
   for (const event of events.value) {
     if (event.pid !== id || event.time_boot_ns === null) continue;
-    if (event.kind === "oom" || event.kind === "trace" && event.body.action === "oom") signs.push({ boot: Number(event.time_boot_ns), kind: "oom", text: `failed: ${event.body.size_bytes ? bytes(event.body.size_bytes as number) : "size unknown"}` });
-    if (event.kind === "finding") signs.push({ boot: Number(event.time_boot_ns), kind: "finding", text: `${event.body.withdrawn ? "withdrawn: " : ""}${String(event.body.file ?? "")}:${String(event.body.line ?? "")}` });
+    if (event.kind === "oom" || (event.kind === "trace" && event.body.action === "oom"))
+      signs.push({
+        boot: Number(event.time_boot_ns),
+        kind: "oom",
+        text: `failed: ${event.body.size_bytes ? bytes(event.body.size_bytes as number) : "size unknown"}`,
+      });
+    if (event.kind === "finding")
+      signs.push({
+        boot: Number(event.time_boot_ns),
+        kind: "finding",
+        text: `${event.body.withdrawn ? "withdrawn: " : ""}${String(event.body.file ?? "")}:${String(event.body.line ?? "")}`,
+      });
   }
   void it;
   return signs;
 }
 
-function Alternative({ it, window, devices, signs }: { it: Known; window: [number, number]; devices: (number | null)[]; signs: Sign[] }): JSX.Element {
+function Alternative({
+  it,
+  window,
+  devices,
+  signs,
+}: {
+  it: Known;
+  window: [number, number];
+  devices: (number | null)[];
+  signs: Sign[];
+}): JSX.Element {
   const open = useSignal(false);
-  const rows = open.value ? devices.flatMap((device) => it.course(device, window[0], window[1]).map((span) => ({ device, span }))) : [];
+  const rows = open.value
+    ? devices.flatMap((device) => it.course(device, window[0], window[1]).map((span) => ({ device, span })))
+    : [];
   const stride = Math.max(1, Math.ceil(rows.length / 200));
   const some: { device: number | null; span: Span }[] = [];
   for (let i = 0; i < rows.length; i += stride) {
     const group = rows.slice(i, i + stride).filter((row) => row.device === rows[i]!.device);
     const of = (name: keyof Span, how: (...values: number[]) => number) => how(...group.map((row) => row.span[name]));
-    some.push({ device: rows[i]!.device, span: { from: of("from", Math.min), to: of("to", Math.max), minAllocated: of("minAllocated", Math.min), maxAllocated: of("maxAllocated", Math.max), minReserved: of("minReserved", Math.min), maxReserved: of("maxReserved", Math.max) } });
+    some.push({
+      device: rows[i]!.device,
+      span: {
+        from: of("from", Math.min),
+        to: of("to", Math.max),
+        minAllocated: of("minAllocated", Math.min),
+        maxAllocated: of("maxAllocated", Math.max),
+        minReserved: of("minReserved", Math.min),
+        maxReserved: of("maxReserved", Math.max),
+      },
+    });
   }
   return (
     <details class="alternative" onToggle={(event) => (open.value = event.currentTarget.open)}>
       <summary>The same as a table</summary>
-      {open.value && <Table caption="Course as a table" rows={some} empty="Nothing is known of this window."
-        columns={[
-          { name: "Device", number: true, by: (row) => row.device, cell: (row) => row.device ?? "unknown" },
-          { name: "From (UTC)", by: (row) => row.span.from, cell: (row) => <span class="number">{clock(it.unix(row.span.from).toString())}</span> },
-          { name: "For", number: true, by: (row) => row.span.to - row.span.from, cell: (row) => nanoseconds(row.span.to - row.span.from) },
-          { name: "Lowest allocated", number: true, by: (row) => row.span.minAllocated, cell: (row) => <Bytes of={row.span.minAllocated} /> },
-          { name: "Highest allocated", number: true, by: (row) => row.span.maxAllocated, cell: (row) => <Bytes of={row.span.maxAllocated} /> },
-          { name: "Lowest reserved", number: true, by: (row) => row.span.minReserved, cell: (row) => <Bytes of={row.span.minReserved} /> },
-          { name: "Highest reserved", number: true, by: (row) => row.span.maxReserved, cell: (row) => <Bytes of={row.span.maxReserved} /> },
-        ]} />}
-      {open.value && signs.length > 0 && <Table caption="What happened" rows={signs} columns={[
-        { name: "When (UTC)", by: (sign) => sign.boot, cell: (sign) => <button type="button" class="small number" onClick={() => go({ at: String(it.unix(sign.boot)) })}>{clock(it.unix(sign.boot).toString())}</button> },
-        { name: "Kind", by: (sign) => sign.kind, cell: (sign) => sign.kind },
-        { name: "Name", by: (sign) => sign.text, cell: (sign) => sign.text },
-      ]} />}
+      {open.value && (
+        <Table
+          caption="Course as a table"
+          rows={some}
+          empty="Nothing is known of this window."
+          columns={[
+            { name: "Device", number: true, by: (row) => row.device, cell: (row) => row.device ?? "unknown" },
+            {
+              name: "From (UTC)",
+              by: (row) => row.span.from,
+              cell: (row) => <span class="number">{clock(it.unix(row.span.from).toString())}</span>,
+            },
+            {
+              name: "For",
+              number: true,
+              by: (row) => row.span.to - row.span.from,
+              cell: (row) => nanoseconds(row.span.to - row.span.from),
+            },
+            {
+              name: "Lowest allocated",
+              number: true,
+              by: (row) => row.span.minAllocated,
+              cell: (row) => <Bytes of={row.span.minAllocated} />,
+            },
+            {
+              name: "Highest allocated",
+              number: true,
+              by: (row) => row.span.maxAllocated,
+              cell: (row) => <Bytes of={row.span.maxAllocated} />,
+            },
+            {
+              name: "Lowest reserved",
+              number: true,
+              by: (row) => row.span.minReserved,
+              cell: (row) => <Bytes of={row.span.minReserved} />,
+            },
+            {
+              name: "Highest reserved",
+              number: true,
+              by: (row) => row.span.maxReserved,
+              cell: (row) => <Bytes of={row.span.maxReserved} />,
+            },
+          ]}
+        />
+      )}
+      {open.value && signs.length > 0 && (
+        <Table
+          caption="What happened"
+          rows={signs}
+          columns={[
+            {
+              name: "When (UTC)",
+              by: (sign) => sign.boot,
+              cell: (sign) => (
+                <button type="button" class="small number" onClick={() => go({ at: String(it.unix(sign.boot)) })}>
+                  {clock(it.unix(sign.boot).toString())}
+                </button>
+              ),
+            },
+            { name: "Kind", by: (sign) => sign.kind, cell: (sign) => sign.kind },
+            { name: "Name", by: (sign) => sign.text, cell: (sign) => sign.text },
+          ]}
+        />
+      )}
     </details>
   );
 }
 
 interface PlotProps {
-  it: Known; device: number | null; window: [number, number]; all: [number, number]; steps: StepsAnswer | null; signs: Sign[]; at: number | null; drag: "brush" | "pan";
-  brush: [number, number] | null; move: (window: [number, number] | null) => void; mark: (range: [number, number] | null) => void; pick: (boot: number) => void;
+  it: Known;
+  device: number | null;
+  window: [number, number];
+  all: [number, number];
+  steps: StepsAnswer | null;
+  signs: Sign[];
+  at: number | null;
+  drag: "brush" | "pan";
+  brush: [number, number] | null;
+  move: (window: [number, number] | null) => void;
+  mark: (range: [number, number] | null) => void;
+  pick: (boot: number) => void;
 }
 
 /** Lengths between two lines of the time axis, seconds. */
-const LENGTHS = [1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+const LENGTHS = [
+  1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
+  15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800,
+];
 
 function Plot(props: PlotProps): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
@@ -303,12 +584,38 @@ function Plot(props: PlotProps): JSX.Element {
     const ink = (name: string) => () => css().getPropertyValue(name).trim();
     const host = place.current!;
     const options: uPlot.Options = {
-      width: Math.max(200, host.clientWidth), height: HEIGHT, padding: [10, 8, 0, 0], legend: { show: false },
+      width: Math.max(200, host.clientWidth),
+      height: HEIGHT,
+      padding: [10, 8, 0, 0],
+      legend: { show: false },
       cursor: { drag: { x: false, y: false, setScale: false }, points: { show: false }, y: false },
-      scales: { x: { time: false, auto: false, range: () => [seconds(latest.current.window[0]), seconds(latest.current.window[1])] }, y: { range: (_, low, high) => [0, Math.max(1, high ?? 1, low ?? 0) * 1.06] } },
+      scales: {
+        x: {
+          time: false,
+          auto: false,
+          range: () => [seconds(latest.current.window[0]), seconds(latest.current.window[1])],
+        },
+        y: { range: (_, low, high) => [0, Math.max(1, high ?? 1, low ?? 0) * 1.06] },
+      },
       axes: [
-        { stroke: ink("--ink-2"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line"), width: 1 }, incrs: LENGTHS, space: 90, font: "11px system-ui", values: (_, splits, __, ___, step) => splits.map((split) => axisTime(split, step)) },
-        { stroke: ink("--ink-2"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, size: 76, font: "11px system-ui", incrs: POWERS, values: (_, splits) => splits.map((split) => (split === 0 ? "0" : bytes(split).replace(".00", ""))) },
+        {
+          stroke: ink("--ink-2"),
+          grid: { stroke: ink("--line"), width: 1 },
+          ticks: { stroke: ink("--line"), width: 1 },
+          incrs: LENGTHS,
+          space: 90,
+          font: "11px system-ui",
+          values: (_, splits, __, ___, step) => splits.map((split) => axisTime(split, step)),
+        },
+        {
+          stroke: ink("--ink-2"),
+          grid: { stroke: ink("--line"), width: 1 },
+          ticks: { show: false },
+          size: 76,
+          font: "11px system-ui",
+          incrs: POWERS,
+          values: (_, splits) => splits.map((split) => (split === 0 ? "0" : bytes(split).replace(".00", ""))),
+        },
       ],
       series: [
         {},
@@ -317,7 +624,10 @@ function Plot(props: PlotProps): JSX.Element {
         { stroke: ink("--a-line"), width: 1.5, paths: uPlot.paths.stepped!({ align: 1 }) },
         { stroke: ink("--a-line"), width: 1, paths: uPlot.paths.stepped!({ align: 1 }) },
       ],
-      bands: [{ series: [1, 2], fill: ink("--r-band") as unknown as string }, { series: [3, 4], fill: ink("--a-band") as unknown as string }],
+      bands: [
+        { series: [1, 2], fill: ink("--r-band") as unknown as string },
+        { series: [3, 4], fill: ink("--a-band") as unknown as string },
+      ],
       hooks: { draw: [(chart) => overlay(chart, latest.current, seconds, css())] },
     };
     // A band takes its colour once; with another theme the chart is made anew.
@@ -341,12 +651,16 @@ function Plot(props: PlotProps): JSX.Element {
     const y: (number | null)[][] = [[], [], [], []];
     for (const [index, span] of course.entries()) {
       x.push(seconds(span.from));
-      [span.maxReserved, span.minReserved, span.maxAllocated, span.minAllocated].forEach((value, i) => y[i]!.push(value));
+      [span.maxReserved, span.minReserved, span.maxAllocated, span.minAllocated].forEach((value, i) =>
+        y[i]!.push(value),
+      );
       const next = course[index + 1];
       if (!next || next.from > span.to + 1) {
         // Behind a stretch of which nothing is known the line is interrupted.
         x.push(seconds(span.to));
-        [span.maxReserved, span.minReserved, span.maxAllocated, span.minAllocated].forEach((value, i) => y[i]!.push(next ? null : value));
+        [span.maxReserved, span.minReserved, span.maxAllocated, span.minAllocated].forEach((value, i) =>
+          y[i]!.push(next ? null : value),
+        );
       }
     }
     plot.current?.setData([x, ...y] as unknown as uPlot.AlignedData, true);
@@ -378,8 +692,12 @@ function overlay(chart: uPlot, props: PlotProps, seconds: (boot: number) => numb
   ctx.beginPath();
   ctx.rect(left, top, width, height);
   ctx.clip();
-  const rows = (props.steps?.rows ?? []).filter((row) => (row.device ?? null) === props.device || props.device === null);
-  const seen = rows.filter((row) => Number(row.to_boot_ns) >= props.window[0] && Number(row.to_boot_ns) <= props.window[1]);
+  const rows = (props.steps?.rows ?? []).filter(
+    (row) => (row.device ?? null) === props.device || props.device === null,
+  );
+  const seen = rows.filter(
+    (row) => Number(row.to_boot_ns) >= props.window[0] && Number(row.to_boot_ns) <= props.window[1],
+  );
   // More than one line every few pixels would be a surface.
   if (seen.length > 0 && seen.length < width / (6 * ratio)) {
     ctx.strokeStyle = ink("--line-2");
@@ -394,7 +712,8 @@ function overlay(chart: uPlot, props: PlotProps, seconds: (boot: number) => numb
     if (seen.length < width / (60 * ratio)) {
       ctx.fillStyle = ink("--ink-2");
       ctx.font = `${10 * ratio}px system-ui`;
-      for (const row of seen) ctx.fillText(String(row.step), x(Number(row.to_boot_ns)) + 3 * ratio, top + height - 5 * ratio);
+      for (const row of seen)
+        ctx.fillText(String(row.step), x(Number(row.to_boot_ns)) + 3 * ratio, top + height - 5 * ratio);
     }
   }
   ctx.font = `${11 * ratio}px system-ui`;
@@ -424,13 +743,25 @@ function pointer(chart: uPlot, latest: { current: PlotProps }, boot: (second: nu
   const { over } = chart;
   const at = (event: MouseEvent) => boot(chart.posToVal(event.clientX - over.getBoundingClientRect().left, "x"));
   const stop = new AbortController();
-  const on = <K extends keyof HTMLElementEventMap>(name: K, then: (event: HTMLElementEventMap[K]) => void, passive = true) => over.addEventListener(name, then, { signal: stop.signal, passive });
+  const on = <K extends keyof HTMLElementEventMap>(
+    name: K,
+    then: (event: HTMLElementEventMap[K]) => void,
+    passive = true,
+  ) => over.addEventListener(name, then, { signal: stop.signal, passive });
   let from: { x: number; boot: number; window: [number, number] } | null = null;
-  on("wheel", (event) => {
-    event.preventDefault();
-    const { window, all, move } = latest.current;
-    move(Math.abs(event.deltaX) > Math.abs(event.deltaY) ? panned(window, event.deltaX / 1000, all) : zoomed(window, Math.exp(event.deltaY / 400), at(event), all));
-  }, false);
+  on(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      const { window, all, move } = latest.current;
+      move(
+        Math.abs(event.deltaX) > Math.abs(event.deltaY)
+          ? panned(window, event.deltaX / 1000, all)
+          : zoomed(window, Math.exp(event.deltaY / 400), at(event), all),
+      );
+    },
+    false,
+  );
   on("pointerdown", (event) => {
     if (event.button !== 0) return;
     from = { x: event.clientX, boot: at(event), window: latest.current.window };
@@ -446,7 +777,8 @@ function pointer(chart: uPlot, latest: { current: PlotProps }, boot: (second: nu
     }
   });
   on("pointerup", (event) => {
-    if (from && Math.abs(event.clientX - from.x) < 4) latest.current.pick(Math.min(latest.current.all[1], Math.max(latest.current.all[0], from.boot)));
+    if (from && Math.abs(event.clientX - from.x) < 4)
+      latest.current.pick(Math.min(latest.current.all[1], Math.max(latest.current.all[0], from.boot)));
     from = null;
   });
   on("pointercancel", () => (from = null));

@@ -22,6 +22,9 @@ const COLORS = [
 ] as const;
 /** So many blocks make an answer of some megabytes. */
 const MANY = 20_000;
+/** Heights of rows at the beginning, pixels. */
+const LOWEST_ROW = 8;
+const TALLEST_ROW = 26;
 type ColorBy = (typeof COLORS)[number][0];
 
 export function Memory(): JSX.Element {
@@ -342,8 +345,19 @@ function BlockMap({
     context.putImageData(image.current.data, 0, 0);
     outline(over.current!, picture, look.current, chosen, css.getPropertyValue("--ink").trim());
   };
+  const latest = useRef(draw);
+  latest.current = draw;
+  const count = useRef(0);
+  count.current = picture.segments.count;
   const again = () => {
-    if (pending.current === 0) pending.current = requestAnimationFrame(draw);
+    if (pending.current === 0) pending.current = requestAnimationFrame(() => latest.current());
+  };
+  const taller = (factor: number) => {
+    const { row, height, top } = look.current;
+    const next = Math.max(2, Math.min(200, Math.round(row * factor)));
+    look.current = { ...look.current, row: next, top: top + height / row / 2 - height / next / 2 };
+    clamp();
+    again();
   };
   useEffect(() => {
     const host = canvas.current!.parentElement!;
@@ -352,8 +366,9 @@ function BlockMap({
       const width = Math.max(50, Math.round(host.clientWidth * ratio));
       const height = Math.max(50, Math.round(host.clientHeight * ratio));
       look.current = { ...look.current, width, height };
-      if (look.current.row * picture.segments.count < height / 3)
-        look.current.row = Math.min(Math.round(26 * ratio), Math.floor(height / picture.segments.count));
+      // All rows are seen if they can be told apart then; else the rows are as low as they can be pointed at.
+      const fitting = Math.floor(height / Math.max(1, count.current));
+      look.current.row = Math.max(LOWEST_ROW * ratio, Math.min(Math.round(TALLEST_ROW * ratio), fitting));
       again();
     });
     sized.observe(host);
@@ -445,6 +460,7 @@ function BlockMap({
       again();
     } else if (event.key === "PageDown" || event.key === "PageUp")
       pan(0, (event.key === "PageDown" ? 1 : -1) * (look.current.height / look.current.row) * 0.8);
+    else if (event.key === "[" || event.key === "]") taller(event.key === "]" ? 1.5 : 1 / 1.5);
     else if (event.key === "Escape") go({ block: null }, true);
     else return;
     event.preventDefault();
@@ -473,6 +489,12 @@ function BlockMap({
         <button type="button" onClick={() => zoom(2, look.current.width / 2)}>
           Farther
         </button>
+        <button type="button" onClick={() => taller(1.5)}>
+          Taller rows
+        </button>
+        <button type="button" onClick={() => taller(1 / 1.5)}>
+          Lower rows
+        </button>
         <button
           type="button"
           onClick={() => {
@@ -482,7 +504,9 @@ function BlockMap({
         >
           All
         </button>
-        <span class="quiet keys">Wheel: zoom · drag: move · arrows: from block to block · + − 0</span>
+        <span class="quiet keys">
+          Wheel: zoom · with Shift: rows · drag: move · arrows: from block to block · + − 0 [ ]
+        </span>
       </div>
       <div
         class="map"
@@ -555,6 +579,15 @@ function BlockMap({
 function outline(canvas: HTMLCanvasElement, picture: Picture, look: map.Look, block: number, ink: string): void {
   const context = canvas.getContext("2d")!;
   context.clearRect(0, 0, canvas.width, canvas.height);
+  // Where the rows that are seen lie among all: as a scroll bar says it.
+  const rows = look.height / look.row;
+  if (rows < picture.segments.count) {
+    const length = Math.max(16, (look.height * rows) / picture.segments.count);
+    context.fillStyle = ink;
+    context.globalAlpha = 0.5;
+    context.fillRect(look.width - 5, (look.top / (picture.segments.count - rows)) * (look.height - length), 4, length);
+    context.globalAlpha = 1;
+  }
   if (block < 0 || block >= picture.blocks.count) return;
   const row = map.rowOf(picture.segments, block);
   const { begin, perPixel } = map.scale(picture.segments, map.widest(picture.segments), look, row);

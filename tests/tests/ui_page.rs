@@ -42,6 +42,7 @@ fn each_view_shows_what_memscope_ctl_says() {
         "steps": ask(&["steps"]),
         "pool": ask(&["pool"]),
         "top": ask(&["top", "--by", "line", "--limit", "0"]),
+        "leaks": ask(&["leaks", "--no-holders"]),
         "course": ask(&["fluctuation", "--window", "0s"]),
     });
     let folder = scratch();

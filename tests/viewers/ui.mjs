@@ -3,7 +3,7 @@
 //
 //   node ui.mjs EXPECTED.json AXE.js [FOLDER]     a line of JSON; exit code 1 if anything is wrong. Pictures go into the folder
 //
-// EXPECTED.json: {"url": what memscope-ctl ui printed, "pid", "mark": a hostile name, "stats", "steps", "pool", "top", "course": answers of
+// EXPECTED.json: {"url": what memscope-ctl ui printed, "pid", "mark": a hostile name, "stats", "steps", "pool", "top", "leaks", "course": answers of
 // memscope-ctl --json for the same moment}. The process must rest.
 
 import { readFileSync, writeFileSync } from "node:fs";
@@ -88,6 +88,11 @@ const CHECKS = {
       "a closer look by keys",
       `location.hash.includes("from=") && ${fact("window")} !== ${JSON.stringify(all)}`,
     );
+    await page.key("ArrowLeft");
+    await page.painted();
+    await until(page, "the finer course", READY);
+    const failed = await page.run(`document.querySelector("main .failed")?.textContent`);
+    if (failed) wrong.push(`time: a closer look says ${failed}`);
     await page.key("0");
     await until(page, "all of time again", `!location.hash.includes("from=")`);
     const text = await page.run("document.querySelector('main').textContent");
@@ -117,7 +122,20 @@ const CHECKS = {
       inBytes(Math.max(...rows)),
     );
   },
-  async leaks() {},
+  async leaks(page) {
+    const growing = expected.leaks.lines.find((line) => line.verdict === "growing");
+    if (!growing) {
+      wrong.push("leaks: memscope-ctl says that nothing grows, so nothing is compared");
+      return;
+    }
+    const place = `${growing.line.file.split("/").at(-1)}:${growing.line.line}`;
+    await same(
+      page,
+      "leaks: the line",
+      `document.querySelector('[data-id="leaks"] .leak .place b')?.textContent`,
+      place,
+    );
+  },
   async steps(page) {
     const { count } = expected.steps.summary;
     if (count !== null) await same(page, "steps", fact("steps"), grouped(count));
@@ -254,6 +272,8 @@ try {
           await show(page, view, `&theme=${theme}`);
           if (name === "desk" && theme === "light") await CHECKS[view](page);
           await accessible(page, where);
+          const failed = await page.run(`[...document.querySelectorAll("main .failed")].map((one) => one.textContent)`);
+          for (const text of failed) wrong.push(`${where}: it says ${text}`);
           const wide = await page.run("document.documentElement.scrollWidth");
           if (wide > dimensions[0]) wrong.push(`${where}: it is ${wide} pixels wide`);
           await picture(page, `${view}-${name}-${theme}`);

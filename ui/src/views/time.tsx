@@ -87,16 +87,22 @@ class Known {
     if (Number.isFinite(first) && now > first) this.all = [first, Math.max(now, this.all?.[1] ?? 0)];
   }
 
-  /** Asks for the tiles that a window needs and that are not there; questions that no window needs any more are given up. */
-  async need(from: number, to: number): Promise<void> {
-    if (!this.all) return;
+  /** The tiles that a window needs and that are not there: their level and their indices. */
+  wanted(from: number, to: number): { level: number; indices: number[] } {
     const { level, first, last } = needed(from, to);
-    const wanted: number[] = [];
+    const indices: number[] = [];
+    if (!this.all) return { level, indices };
     for (let index = first; index <= last; index++) {
       const [begin, end] = bounds(level, index);
       if (end <= this.all[0] || begin >= this.all[1]) continue;
-      if (this.tiles.wants(level, index, this.all[1], (to - from) / 400)) wanted.push(index);
+      if (this.tiles.wants(level, index, this.all[1], (to - from) / 400)) indices.push(index);
     }
+    return { level, indices };
+  }
+
+  /** Asks for the tiles that a window needs and that are not there; questions that no window needs any more are given up. */
+  need(from: number, to: number): void {
+    const { level, indices: wanted } = this.wanted(from, to);
     const keys = new Set(wanted.map((index) => `${level}:${index}`));
     for (const [key, controller] of this.asked) {
       if (key !== "all" && !keys.has(key)) {
@@ -196,7 +202,7 @@ function Course({ id }: { id: number }): JSX.Element {
   const window: [number, number] | null =
     all && from !== null && to !== null ? [Math.max(all[0], from), Math.max(all[0] + 1000, to)] : all;
   useEffect(() => {
-    if (window) void it.need(window[0], window[1]);
+    if (window) it.need(window[0], window[1]);
   }, [window?.[0], window?.[1], drawn.value, beat.value]);
   const steps = useAnswer<StepsAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
     ask("Steps", { pid: id, limit: 4096 }, node, signal),
@@ -236,7 +242,12 @@ function Course({ id }: { id: number }): JSX.Element {
   const devices = it.devices().filter((one) => device === null || one === device);
   return (
     <>
-      <section class="section" aria-labelledby="h-time" data-id="time">
+      <section
+        class="section"
+        aria-labelledby="h-time"
+        data-id="time"
+        aria-busy={window && it.wanted(window[0], window[1]).indices.length > 0 && !error.value ? "true" : "false"}
+      >
         <div class="head">
           <h2 id="h-time">Memory over time</h2>
           {window && (

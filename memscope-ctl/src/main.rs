@@ -21,6 +21,7 @@ mod render;
 mod session;
 mod signals;
 mod tls;
+mod ui;
 mod units;
 
 use clap::{CommandFactory as _, Parser};

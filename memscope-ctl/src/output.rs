@@ -36,6 +36,11 @@ pub(crate) fn redraw(text: &str) -> Result<(), Failure> {
     write(&format!("{HOME}{lines}{CLEAR_BELOW}"))
 }
 
+/// Prints a line as it is, however long.
+pub(crate) fn line(line: &str) -> Result<(), Failure> {
+    write(&format!("{line}\n"))
+}
+
 /// Prints a text; on a terminal, sentences that are longer than a line are wrapped.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
     match width() {

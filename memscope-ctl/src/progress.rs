@@ -67,10 +67,14 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Shows that none of `nodes` nodes has answered yet.
-    pub(crate) fn start(nodes: usize) -> Count {
+    /// Shows that none of `nodes` nodes has answered yet, if anybody is to be shown.
+    pub(crate) fn start(nodes: usize, is_shown: bool) -> Count {
         // The bar is hidden where standard error is no terminal.
-        let bar = ProgressBar::with_draw_target(Some(nodes as u64), ProgressDrawTarget::stderr());
+        let target = match is_shown {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(nodes as u64), target);
         if !bar.is_hidden() {
             bar.set_style(style(NODES));
             bar.enable_steady_tick(STEP);

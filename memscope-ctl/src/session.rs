@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 const GLOBAL: &str = "Options of every command";
 
 /// What every command takes.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Global {
     /// Socket of the daemon.
     #[arg(
@@ -156,6 +156,15 @@ impl Session {
             global,
             replayer: Mutex::new(None),
         }
+    }
+
+    /// The same options, with this recording to be asked.
+    pub(crate) fn of_recording(&self, recording: PathBuf) -> Session {
+        let global = Global {
+            recording: Some(recording),
+            ..self.global.clone()
+        };
+        Session::new(global, self.command_line)
     }
 
     /// Connects to the daemon, or to a memscoped that replays the recording. That is started at the first call.

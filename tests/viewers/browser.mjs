@@ -27,6 +27,9 @@ function found() {
   throw new Error(`none of ${NAMES.join(", ")} is on PATH: cargo xtask setup --browser installs Chromium`);
 }
 
+// The answer to a request that goes to its server.
+export const THROUGH = Symbol("through");
+
 export class Browser {
   // Starts it.
   static async start() {
@@ -90,7 +93,8 @@ export class Browser {
     });
   }
 
-  // A new page. `answer(url)` gives {body, type} for what the page may have, and nothing for what it may not.
+  // A new page. `answer(url)` gives {body, type} for what the page may have, THROUGH for what a server on this machine answers, and nothing for
+  // what it may not.
   async page(answer) {
     const { targetId } = await this.send("Target.createTarget", { url: "about:blank" });
     const { sessionId } = await this.send("Target.attachToTarget", { targetId, flatten: true });
@@ -143,6 +147,10 @@ class Page {
   async #asked({ requestId, request }) {
     this.requests.push(request.url);
     const given = this.answer(request.url);
+    if (given === THROUGH) {
+      await this.send("Fetch.continueRequest", { requestId });
+      return;
+    }
     if (!given) {
       await this.send("Fetch.failRequest", { requestId, errorReason: "BlockedByClient" });
       return;

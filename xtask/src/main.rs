@@ -28,6 +28,7 @@ mod setup;
 mod sim;
 mod soak;
 mod test;
+mod ui;
 mod verdicts;
 mod viewers;
 mod vm;
@@ -56,6 +57,8 @@ enum Task {
     Clients(clients::Options),
     /// Make the dashboards for Grafana from their description, or check them
     Dashboards(dashboards::Options),
+    /// Make the page of memscope-ctl ui, or check it
+    Ui(ui::Options),
     /// Render the Helm chart into the plain manifests, or check them
     Chart(chart::Options),
     /// Run README's two commands in fresh Debian roots, as a new user would
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Task::Ebpf(options) => ebpf::run(&options),
         Task::Clients(options) => clients::run(&options),
         Task::Dashboards(options) => dashboards::run(&options),
+        Task::Ui(options) => ui::run(&options),
         Task::Chart(options) => chart::run(&options),
         Task::Fresh(options) => roots::fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),

@@ -13,7 +13,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::sim::selftest;
-use crate::{ebpf, house, process, setup, sim};
+use crate::{ebpf, house, process, setup, sim, ui};
 
 /// What to run.
 #[derive(Args, Clone, Default)]
@@ -106,6 +106,9 @@ pub fn run(options: &Options) -> Result<()> {
             "the BPF objects are what their sources give",
             |_| ebpf::check(),
         );
+        step(&mut tally, "the page is what its sources give", |_| {
+            ui::check()
+        });
     }
     let end_to_end = root && !options.unprivileged;
     let selection: &[&str] = match (&options.only, end_to_end) {

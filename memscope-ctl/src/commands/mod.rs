@@ -28,6 +28,7 @@ mod stats;
 mod status;
 mod steps;
 mod trigger;
+mod ui;
 mod watch;
 
 use crate::failure::{Exit, Failure};
@@ -71,6 +72,7 @@ commands! {
     Stats: stats::Stats,
     Devices: devices::Devices,
     Watch: watch::Watch,
+    Ui: ui::Ui,
     Leaks: leaks::Leaks,
     Holders: holders::Holders,
     Owners: owners::Owners,
@@ -103,6 +105,7 @@ Examples:
   sudo memscope-ctl attach --pid 4242           follow a running process
   memscope-ctl stats --pid 4242 --json          what it holds, for programs
   memscope-ctl watch --pid 4242                 the same, live
+  memscope-ctl ui                               all of it as a page in a browser
   memscope-ctl leaks --pid 4242 --min-age 30s   what keeps growing
   memscope-ctl top --pid 4242                   whose memory it is
   memscope-ctl flamegraph --pid 4242 -o x.svg   the same, drawn
@@ -172,12 +175,15 @@ async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure
     command.check(session)?;
     if let Some(nodes) = &session.global.fleet {
         let fleet = Fleet::open(nodes, session).await?;
+        if C::ENDS_ITSELF {
+            return command.fleet(session, &fleet).await;
+        }
         return tokio::select! {
             result = command.fleet(session, &fleet) => result,
             () = interrupted() => Ok(Exit::Failed),
         };
     }
-    if !C::CLEANS_UP && !is_recording {
+    if C::ENDS_ITSELF || (!C::CLEANS_UP && !is_recording) {
         return command.run(session).await;
     }
     tokio::select! {

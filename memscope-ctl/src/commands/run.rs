@@ -13,6 +13,9 @@ pub(super) trait Run {
     /// SIGINT, so that it can clean up.
     const CLEANS_UP: bool = false;
 
+    /// Whether the command goes on until SIGTERM or SIGINT, waits for these itself, and then ends as it should.
+    const ENDS_ITSELF: bool = false;
+
     /// Whether many nodes can be asked at once, with `--fleet`.
     const FLEET: bool = false;
 

@@ -49,6 +49,8 @@ pub(crate) struct Fleet {
     /// Time that a recording has to be replayed and asked.
     replay_timeout: Duration,
     strict: bool,
+    /// Whether a person at the terminal is shown how many nodes have answered.
+    shows_progress: bool,
 }
 
 impl Fleet {
@@ -71,6 +73,7 @@ impl Fleet {
             timeout: session.global.timeout_in_a_fleet(),
             replay_timeout: session.global.timeout(),
             strict: session.global.strict,
+            shows_progress: true,
         })
     }
 
@@ -93,7 +96,28 @@ impl Fleet {
             timeout: session.global.timeout(),
             replay_timeout: session.global.timeout(),
             strict: session.global.strict,
+            shows_progress: true,
         })
+    }
+
+    /// The same fleet, asked without a word to the person at the terminal.
+    pub(crate) fn quiet(&self) -> Fleet {
+        Fleet {
+            nodes: self.nodes.clone(),
+            tls: self.tls.clone(),
+            shows_progress: false,
+            ..*self
+        }
+    }
+
+    /// Names of all nodes.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.nodes.iter().map(|node| node.name.as_str()).collect()
+    }
+
+    /// Whether a node has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.nodes.iter().any(|node| node.name == name)
     }
 
     /// Connections that may be open at a time, second ones not counted.
@@ -136,7 +160,7 @@ impl Fleet {
         let pace = Pace::of(self.nodes.len());
         let allowance = Allowance::new();
         let replays = Semaphore::new(REPLAYS);
-        let count = Count::start(self.nodes.len());
+        let count = Count::start(self.nodes.len(), self.shows_progress);
         let all = Asked {
             fleet: self,
             pace: &pace,

@@ -91,6 +91,12 @@ pub fn write(file: &Path) -> Result<()> {
             text.trim()
         );
     }
+    // What npm brings into memscope-ctl's page was collected when the page was made.
+    let page = process::root().join("ui/built/licences.txt");
+    list += &"-".repeat(78);
+    list += "\n";
+    list +=
+        &fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     fs::write(file, list).with_context(|| format!("cannot write {}", file.display()))
 }
 

@@ -8,6 +8,7 @@ pub mod chart;
 pub mod grpc;
 pub mod mode;
 pub mod npm;
+pub mod page;
 pub mod tool;
 pub mod toolchain;
 pub mod torch;
@@ -95,6 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.browser {
         complete &= toolchain::ensure_browser(mode)?;
+        complete &= page::ensure(mode)?;
     }
     if options.clients {
         complete &= grpc::ensure(mode)?;

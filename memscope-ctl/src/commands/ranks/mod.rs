@@ -56,16 +56,7 @@ impl Run for Ranks {
     const FLEET: bool = true;
 
     async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
-        let wanted = self.job.as_deref();
-        let ask = async |asking: &crate::fleet::Asking<'_>| of_node(asking, wanted).await;
-        let replies = fleet.ask(ask).await.any()?;
-        let jobs = jobs(&replies);
-        if let (true, Some(job)) = (jobs.is_empty(), wanted) {
-            return Err(Failure::Usage {
-                what: format!("no traced process belongs to a rank of the job {job}"),
-                hint: "without --job, the jobs that there are have tables".into(),
-            });
-        }
+        let (replies, jobs) = gathered(fleet, self.job.as_deref()).await?;
         match session.global.json {
             true => output::json(&document(&replies, &jobs)?)?,
             false => output::text(&format!("{}{}", table::text(&jobs), replies.told()))?,
@@ -87,6 +78,29 @@ impl Run for Ranks {
             _ => replies.exit(),
         })
     }
+}
+
+/// The replies of all nodes, and the jobs that the ranks are of: all, or the wanted one.
+async fn gathered(
+    fleet: &Fleet,
+    wanted: Option<&str>,
+) -> Result<(Replies<Vec<Member>>, Vec<Job>), Failure> {
+    let ask = async |asking: &crate::fleet::Asking<'_>| of_node(asking, wanted).await;
+    let replies = fleet.ask(ask).await.any()?;
+    let jobs = jobs(&replies);
+    match wanted {
+        Some(job) if jobs.is_empty() => Err(Failure::Usage {
+            what: format!("no traced process belongs to a rank of the job {job}"),
+            hint: "without --job, the jobs that there are have tables".into(),
+        }),
+        _ => Ok((replies, jobs)),
+    }
+}
+
+/// What the ranks of a fleet answer with `--json`.
+pub(super) async fn compared(fleet: &Fleet, wanted: Option<&str>) -> Result<Value, Failure> {
+    let (replies, jobs) = gathered(fleet, wanted).await?;
+    document(&replies, &jobs)
 }
 
 fn document(replies: &Replies<Vec<Member>>, jobs: &[Job]) -> Result<Value, Failure> {

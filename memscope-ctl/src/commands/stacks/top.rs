@@ -169,7 +169,7 @@ pub(in crate::commands) struct Between {
 }
 
 /// The answer as JSON, with complete frames in each row: on the wire, frames and names are indices into tables.
-fn document(answer: &v1::StacksResponse) -> Result<Value, Failure> {
+pub(in crate::commands) fn document(answer: &v1::StacksResponse) -> Result<Value, Failure> {
     // Unknown is null in JSON.
     let string = |place: u32| answer.strings.get(place as usize).filter(|s| !s.is_empty());
     let frame = |place: &u32| {

@@ -1,0 +1,202 @@
+// What all views share: what the link says, what the page is about, the processes, and what was pushed.
+
+import { batch, computed, effect, signal } from "@preact/signals";
+import { about as askAbout, ask } from "./ask.ts";
+import { FIRST, type View, read, write } from "./hash.ts";
+import type { About, DevicesAnswer, ListAnswer, Process } from "./types.ts";
+import { type Int } from "./units.ts";
+
+/** What the link says. */
+export const view = signal<View>(typeof location === "undefined" ? FIRST : read(location.hash));
+export const about = signal<About | null>(null);
+export const aboutError = signal<Error | null>(null);
+/** The processes that are known, ended ones too, and when they were told. */
+export const list = signal<{ processes: Process[]; asOf: Int | null } | null>(null);
+export const devices = signal<DevicesAnswer | null>(null);
+/** Counts what was pushed: views that show the present ask again when it changes. */
+export const beat = signal(0);
+/** Whether what happens is pushed: `live`, `lost` while the connection is being made again, `still` where nothing can change. */
+export const link = signal<"waiting" | "live" | "lost" | "still">("waiting");
+/** The last events that were pushed, the newest first. */
+export const events = signal<Told[]>([]);
+/** Whether the system asks for dark colours: what draws on a canvas draws again when that changes. */
+export const systemIsDark = signal(
+  typeof matchMedia !== "undefined" && matchMedia("(prefers-color-scheme: dark)").matches,
+);
+/** What is said politely to those who do not see the page. */
+export const said = signal("");
+
+export interface Told {
+  kind: string;
+  node?: string;
+  pid: number | null;
+  time_unix_ns: Int | null;
+  time_boot_ns: Int | null;
+  body: Record<string, unknown>;
+}
+
+/** Shows something else. `replace` leaves no entry behind for the button "back": for what changes many times a second. */
+export function go(change: Partial<View>, replace = false): void {
+  const next = { ...view.peek(), ...change };
+  const hash = write(next);
+  if (hash === location.hash) return;
+  if (replace) history.replaceState(null, "", hash);
+  else history.pushState(null, "", hash);
+  view.value = next;
+}
+
+/** A link to another view of the same. */
+export function hrefTo(change: Partial<View>): string {
+  return write({ ...view.value, ...change });
+}
+
+/** The selected process: the one in the link, else the one that grows most, else the one that holds most. */
+export const selected = computed<Process | null>(() => {
+  const all = list.value?.processes ?? [];
+  const { pid, node } = view.value;
+  if (pid !== null)
+    return all.findLast((process) => process.pid === pid && (node === null || (process.node ?? null) === node)) ?? null;
+  const weight = (process: Process) => [
+    process.state === "attached" ? 1 : 0,
+    process.growth_bytes_per_s,
+    Number(process.allocated_bytes ?? 0),
+  ];
+  let best: Process | null = null;
+  for (const process of all) if (!best || less(weight(best), weight(process))) best = process;
+  return best;
+});
+
+function less(a: number[], b: number[]): boolean {
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i]! < b[i]!;
+  return false;
+}
+
+/** The selected process's id, also of one that is not in the list. */
+export const pid = computed<number | null>(() => selected.value?.pid ?? view.value.pid);
+
+/** Changes when the present has to be asked again. An earlier moment does not change. */
+export const fresh = computed(() => (view.value.at === null ? beat.value : -1));
+
+/** The node of the selected process, where many nodes are asked. */
+export const node = computed<string | null>(() => view.value.node ?? selected.value?.node ?? null);
+
+/** Begins: reads the link, asks what there is, and listens. */
+export function begin(): void {
+  const moved = () => {
+    view.value = read(location.hash);
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener(
+    "change",
+    (event) => (systemIsDark.value = event.matches),
+  );
+  addEventListener("popstate", moved);
+  addEventListener("hashchange", moved);
+  effect(() => {
+    const { theme } = view.value;
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+  });
+  askAbout<About>().then(
+    (answer) => {
+      about.value = answer;
+      void lists();
+      if (answer.source.live) listen();
+      else link.value = "still";
+    },
+    (error: Error) => (aboutError.value = error),
+  );
+}
+
+/** Asks for the processes and the devices: once, where nothing is pushed, and for the first view. */
+async function lists(): Promise<void> {
+  if (about.peek()?.source.kind === "fleet") return;
+  try {
+    const [processes, machine] = await Promise.all([
+      ask<ListAnswer>("List", {}, null),
+      ask<DevicesAnswer>("Devices", {}, null),
+    ]);
+    batch(() => told({ list: processes, devices: machine }));
+  } catch (error) {
+    aboutError.value = error as Error;
+  }
+}
+
+const MOST_EVENTS = 200;
+
+/** What a push says of the present: of one daemon, or of the nodes of a fleet. */
+interface Pushed {
+  list?: ListAnswer;
+  devices?: DevicesAnswer;
+  fleet?: { nodes: { node: string; answer?: { list: ListAnswer; devices: DevicesAnswer } }[] };
+}
+
+function listen(): void {
+  let source: EventSource | null = null;
+  const open = () => {
+    source = new EventSource(
+      `api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`,
+    );
+    source.addEventListener("error", () => (link.value = "lost"));
+    source.addEventListener("now", (message) => {
+      const pushed = JSON.parse(message.data) as Pushed;
+      batch(() => {
+        link.value = "live";
+        told(pushed);
+        beat.value += 1;
+      });
+    });
+    source.addEventListener("event", (message) => heard(JSON.parse(message.data) as Told));
+    source.addEventListener("gone", () => (link.value = "lost"));
+    source.addEventListener("back", () => (link.value = "live"));
+  };
+  // A page that nobody sees listens to nothing: a browser has few connections to one server.
+  const seen = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (!source) open();
+  };
+  document.addEventListener("visibilitychange", seen);
+  seen();
+}
+
+/** Takes over what a push says of processes and devices. */
+function told(pushed: Pushed): void {
+  const of = about.peek()?.pids;
+  const mine = (process: Process) => !of?.length || of.includes(process.pid);
+  if (pushed.list && pushed.devices) {
+    list.value = { processes: pushed.list.processes.filter(mine), asOf: pushed.devices.as_of ?? null };
+    devices.value = pushed.devices;
+    aboutError.value = null;
+  }
+  const nodes = pushed.fleet?.nodes.filter((node) => node.answer) ?? [];
+  if (nodes.length > 0) {
+    const all = nodes.flatMap(({ node, answer }) =>
+      answer!.list.processes.filter(mine).map((process) => ({ ...process, node })),
+    );
+    const asOf = nodes[0]!.answer!.devices.as_of ?? null;
+    list.value = { processes: all, asOf };
+    devices.value = {
+      as_of: asOf ?? undefined,
+      devices: nodes.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
+      coverage: nodes.flatMap(({ answer }) => answer!.devices.coverage ?? []),
+    };
+  }
+}
+
+function heard(event: Told): void {
+  const number = event.kind === "finding" ? event.body.number : null;
+  const others = events.value.filter(
+    (other) =>
+      number === null ||
+      other.kind !== "finding" ||
+      other.pid !== event.pid ||
+      other.node !== event.node ||
+      other.body.number !== number,
+  );
+  events.value = [event, ...others].slice(0, MOST_EVENTS);
+  if (event.kind === "finding" && event.body.withdrawn !== true)
+    said.value = "A line of a program keeps more and more memory.";
+  if (event.kind === "oom") said.value = "A process ran out of device memory.";
+  beat.value += 1;
+}

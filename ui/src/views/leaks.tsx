@@ -1,0 +1,294 @@
+// Leaks: what grows, how sure that is, and what holds it.
+
+import type { JSX } from "preact";
+import { ask, useAnswer } from "../ask.ts";
+import { Bytes, Nobody, Notes, Place, Section } from "../parts.tsx";
+import { beat, pid, node as nodeOf } from "../state.ts";
+import type { CodeLine, LeakGroup, LeakLine, LeaksAnswer, StepsAnswer } from "../types.ts";
+import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
+import { slow } from "./now.tsx";
+
+export function Leaks(): JSX.Element {
+  const id = pid.value;
+  return id === null ? <Nobody /> : <Evidence key={`${id} ${nodeOf.value}`} id={id} />;
+}
+
+function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): boolean {
+  return a != null && b != null && a.file === b.file && a.line === b.line && a.name === b.name;
+}
+
+function Evidence({ id }: { id: number }): JSX.Element {
+  const node = nodeOf.value;
+  const subject = `${id} ${node}`;
+  const leaks = useAnswer<LeaksAnswer>(subject, slow(beat.value, 5), (signal) =>
+    ask("Leaks", { pid: id, limit: 50, include_steady: true }, node, signal),
+  );
+  const held = useAnswer<LeaksAnswer>(subject, slow(beat.value, 30), (signal) =>
+    ask("Leaks", { pid: id, limit: 10, holders: true }, node, signal),
+  );
+  const steps = useAnswer<StepsAnswer>(subject, slow(beat.value, 5), (signal) =>
+    ask("Steps", { pid: id, limit: 4096 }, node, signal),
+  );
+  const answer = leaks.value.answer;
+  const growing = answer?.lines.filter((line) => line.verdict === "growing") ?? [];
+  const undecided = answer?.lines.filter((line) => line.verdict === "undecided") ?? [];
+  return (
+    <Section title="Leaks" state={leaks.value} id="leaks">
+      {answer && (
+        <p class="lead">
+          {Number(answer.growing_lines) > 0 ? (
+            <>
+              <b>
+                {grouped(answer.growing_lines)} {Number(answer.growing_lines) === 1 ? "line grows" : "lines grow"}
+              </b>
+              : {signedBytes(answer.growing_bytes)} in the {nanoseconds(answer.watched_ns)} that were watched
+              {answer.seconds_to_full != null ? (
+                <>
+                  , full in <b>{nanoseconds(answer.seconds_to_full * 1e9)}</b>
+                </>
+              ) : (
+                ""
+              )}
+              .
+            </>
+          ) : answer.young ? (
+            <>
+              Too early to tell: {grouped(answer.young.groups)}{" "}
+              {answer.young.groups === 1 ? "group rises" : "groups rise"} and{" "}
+              {answer.young.groups === 1 ? "was" : "were"} not watched for long enough.
+            </>
+          ) : (
+            <>Nothing is known to grow, after {nanoseconds(answer.watched_ns)}.</>
+          )}
+          {answer.steps && <span class="quiet"> Steps: {answer.steps.evidence}.</span>}
+        </p>
+      )}
+      {answer?.together && (
+        <p>
+          {grouped(answer.together.lines)} lines keep blocks in the same steps, all called by{" "}
+          <Place line={answer.together.line} />: {signedBytes(answer.together.growth_bytes)}.
+        </p>
+      )}
+      {growing.map((line, i) => (
+        <OneLine
+          key={i}
+          line={line}
+          groups={answer!.groups.filter(
+            (group) =>
+              group.verdict === "growing" &&
+              (line.line ? same(group.line, line.line) : !group.line && group.size_bytes === line.largest_bytes),
+          )}
+        />
+      ))}
+      {growing.length > 0 && <Floors steps={steps.value.answer} />}
+      {held.value.answer && held.value.answer.holders.length > 0 && (
+        <section class="card" aria-labelledby="h-held">
+          <h3 id="h-held">What holds it</h3>
+          {held.value.answer.holders.map((holder) => (
+            <div key={holder.path} class="holder">
+              <p>
+                <code>{holder.path}</code>{" "}
+                <span class="quiet">
+                  {holder.kind
+                    ? `${holder.kind}${holder.length != null ? ` of ${grouped(holder.length)}` : ""} · `
+                    : ""}
+                </span>
+                <Bytes of={holder.blocks.bytes} /> in {grouped(holder.blocks.count)} blocks
+              </p>
+              <ol class="chain">
+                {holder.way.map((step, i) => (
+                  <li key={i} title={step.file ? `${step.file}${step.line ? `:${step.line}` : ""}` : undefined}>
+                    <code>{step.part || "·"}</code>{" "}
+                    <span class="quiet">
+                      {step.kind}
+                      {step.length != null ? ` (${grouped(step.length)})` : ""}
+                    </span>
+                  </li>
+                ))}
+              </ol>
+            </div>
+          ))}
+        </section>
+      )}
+      {answer && answer.given_back.length > 0 && (
+        <section class="card">
+          <h3>Grew, and was given back</h3>
+          <ul>
+            {answer.given_back.map((one, i) => (
+              <li key={i}>
+                <Place line={one.line} />: <Bytes of={one.bytes} />
+                {one.step != null ? ` in step ${grouped(one.step)}` : ""}
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {undecided.length > 0 && (
+        <details class="alternative">
+          <summary>{grouped(undecided.length)} undecided</summary>
+          {undecided.map((line, i) => (
+            <OneLine key={i} line={line} groups={[]} />
+          ))}
+        </details>
+      )}
+      {answer && Number(answer.omitted_lines) > 0 && (
+        <p class="quiet">{grouped(answer.omitted_lines)} more lines are not shown.</p>
+      )}
+      <Notes of={[answer, held.value.answer]} />
+    </Section>
+  );
+}
+
+function OneLine({ line, groups }: { line: LeakLine; groups: LeakGroup[] }): JSX.Element {
+  const low = line.growth_bytes_per_step_low;
+  const high = line.growth_bytes_per_step_high;
+  const rate = line.growth_bytes_per_step;
+  return (
+    <article class={`card leak v-${line.verdict}`}>
+      <h3>
+        <span class="sign" aria-hidden="true">
+          {line.verdict === "growing" ? "▲" : "◇"}
+        </span>{" "}
+        <Place line={line.line} />{" "}
+        <span class="quiet">
+          · device {line.device ?? "unknown"} · {line.verdict}
+        </span>
+      </h3>
+      <div class="measures">
+        <Measure
+          name="a step"
+          value={rate != null ? signedBytes(Math.round(rate)) : "unknown"}
+          more={
+            low != null && high != null
+              ? `${bytes(Math.max(0, Math.round(low)))} to ${bytes(Math.max(0, Math.round(high)))} (95 %)`
+              : undefined
+          }
+        />
+        <Measure name="a second" value={signedBytes(Math.round(line.growth_bytes_per_s))} />
+        <Measure
+          name="live"
+          value={bytes(line.live_bytes)}
+          more={`${grouped(line.live_count)} blocks, the oldest ${nanoseconds(line.oldest_age_ns)} old`}
+        />
+        <Measure
+          name="confidence"
+          value={line.confidence != null ? `${Math.floor(line.confidence * 1000) / 10} %` : "unknown"}
+          more={line.first_step != null ? `since step ${grouped(line.first_step)}` : undefined}
+          meter={line.confidence ?? undefined}
+        />
+      </div>
+      {rate != null && low != null && high != null && <Range low={low} middle={rate} high={high} />}
+      {line.reason && <p class="reason">{line.reason}</p>}
+      {line.looks_like_kept_graph && (
+        <p>Several functions of libraries keep blocks here, as a kept autograd graph does.</p>
+      )}
+      {line.callers.length > 0 && (
+        <p class="quiet">
+          called by{" "}
+          {line.callers.map((caller, i) => (
+            <span key={i}>
+              {i > 0 ? ", " : ""}
+              <Place line={caller} />
+            </span>
+          ))}
+        </p>
+      )}
+      {groups.map(
+        (group, i) =>
+          group.frames.length > 0 && (
+            <details key={i}>
+              <summary>
+                {grouped(group.live_count)} blocks of {bytes(group.size_bytes)}: the stack
+              </summary>
+              <ol class="frames">
+                {group.frames.map((frame, j) => (
+                  <li key={j} class={same(frame, line.line) ? "own" : ""}>
+                    <Place line={frame} />
+                  </li>
+                ))}
+              </ol>
+            </details>
+          ),
+      )}
+    </article>
+  );
+}
+
+function Measure({
+  name,
+  value,
+  more,
+  meter,
+}: {
+  name: string;
+  value: string;
+  more?: string;
+  meter?: number;
+}): JSX.Element {
+  return (
+    <div class="measure">
+      <span class="quiet">{name}</span>
+      <b class={value === "unknown" ? "unknown" : "number"}>{value}</b>
+      {meter !== undefined && (
+        <span class="meter" aria-hidden="true">
+          <span style={{ width: `${meter * 100}%` }} />
+        </span>
+      )}
+      {more && <small>{more}</small>}
+    </div>
+  );
+}
+
+/** The interval of a rate as a drawing: nothing, the interval, and the rate in it. */
+function Range({ low, middle, high }: { low: number; middle: number; high: number }): JSX.Element {
+  const most = Math.max(high, middle, 1) * 1.1;
+  const least = Math.min(0, low);
+  const x = (value: number) => (100 * (value - least)) / (most - least);
+  return (
+    <svg
+      class="range"
+      viewBox="0 0 100 8"
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={`Growth per step: ${bytes(Math.max(0, Math.round(middle)))}, between ${bytes(Math.max(0, Math.round(low)))} and ${bytes(Math.max(0, Math.round(high)))}`}
+    >
+      <line x1={0} x2={100} y1={4} y2={4} class="axis" />
+      <line x1={x(0)} x2={x(0)} y1={0} y2={8} class="zero" />
+      <rect x={x(low)} width={Math.max(0.5, x(high) - x(low))} y={2} height={4} class="interval" />
+      <rect x={x(middle) - 0.3} width={0.6} y={0} height={8} class="value" />
+    </svg>
+  );
+}
+
+/** The lowest level of each step, of all that is handed out: what leaks lifts it. */
+function Floors({ steps }: { steps: StepsAnswer | null }): JSX.Element | null {
+  const rows = steps?.rows ?? [];
+  const device = rows[0]?.device;
+  const floors = rows.filter((row) => row.device === device);
+  if (floors.length < 3) return null;
+  const values = floors.map((row) => Number(row.min_allocated_bytes));
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const points = values
+    .map(
+      (value, i) =>
+        `${((100 * i) / (values.length - 1)).toFixed(2)},${(28 - (26 * (value - low)) / Math.max(1, high - low)).toFixed(2)}`,
+    )
+    .join(" ");
+  return (
+    <figure class="floors">
+      <figcaption>
+        The floor of each step, device {device ?? "unknown"}: the lowest allocated level from step{" "}
+        {grouped(floors[0]!.step)} ({bytes(values[0]!)}) to step {grouped(floors.at(-1)!.step)} ({bytes(values.at(-1)!)}
+        )
+      </figcaption>
+      <svg
+        viewBox="0 0 100 30"
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`Floors of ${grouped(floors.length)} steps, from ${bytes(values[0]!)} to ${bytes(values.at(-1)!)}`}
+      >
+        <polyline points={points} />
+      </svg>
+    </figure>
+  );
+}

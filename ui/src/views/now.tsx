@@ -1,0 +1,520 @@
+// Now: what is most alarming first, then devices and processes, and what the selected process's memory is for.
+
+import type { JSX } from "preact";
+import { ask, useAnswer } from "../ask.ts";
+import { AsOf, Bar, Bytes, Count, Failed, Notes, type Piece, Place, Section, Table } from "../parts.tsx";
+import {
+  about,
+  aboutError,
+  beat,
+  devices,
+  fresh,
+  go,
+  hrefTo,
+  list,
+  pid,
+  selected,
+  view,
+  node as nodeOf,
+} from "../state.ts";
+import { asMoment } from "../hash.ts";
+import type { LeaksAnswer, MachineDevice, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
+import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
+
+/** How a category of owners is coloured: each kind has its colour and, in the legend, its name. */
+const KINDS: Record<string, string> = {
+  weights: "1",
+  gradients: "2",
+  optimizer_state: "3",
+  activations: "4",
+  buffers: "5",
+  kv_cache: "6",
+  program: "7",
+  communication: "8",
+};
+const NAMES: Record<string, string> = {
+  optimizer_state: "optimizer state",
+  kv_cache: "KV cache",
+  came_meanwhile: "came meanwhile",
+  freed_since: "freed since",
+};
+
+export function Now(): JSX.Element {
+  const id = pid.value;
+  const node = nodeOf.value;
+  const { at } = view.value;
+  const leaks = useAnswer<LeaksAnswer>(
+    `${id} ${node}`,
+    slow(beat.value, 3),
+    id === null ? null : (signal) => ask("Leaks", { pid: id, limit: 20 }, node, signal),
+  );
+  const stats = useAnswer<StatsAnswer>(
+    `${id} ${node}`,
+    beat.value,
+    id === null ? null : (signal) => ask("Stats", { pid: id }, node, signal),
+  );
+  const owners = useAnswer<OwnersAnswer>(
+    `${id} ${node} ${at}`,
+    slow(fresh.value, 10),
+    id === null ? null : (signal) => ask("Owners", { pid: id, limit: 40, at: asMoment(at) }, node, signal),
+  );
+  const all = list.value?.processes;
+  return (
+    <>
+      <Headline leaks={leaks.value.answer} stats={stats.value.answer} />
+      <Failed error={aboutError.value} />
+      <section class="section" aria-labelledby="h-devices" data-id="devices">
+        <div class="head">
+          <h2 id="h-devices">Devices</h2>
+          <AsOf of={devices.value} />
+        </div>
+        <div class="cards">
+          {devices.value?.devices.map((device) => (
+            <DeviceCard key={`${device.node} ${device.kind} ${device.name}`} device={device} />
+          ))}
+        </div>
+        {devices.value && devices.value.devices.length === 0 && (
+          <p class="quiet">No traced process has used a device yet.</p>
+        )}
+        <Notes of={[devices.value]} />
+      </section>
+      <section class="section" aria-labelledby="h-processes" data-id="processes">
+        <div class="head">
+          <h2 id="h-processes">Processes</h2>
+        </div>
+        {all === undefined ? <p class="quiet">Asking …</p> : <Processes all={all} />}
+      </section>
+      {id !== null && (
+        <>
+          <Found leaks={leaks.value.answer} state={leaks.value} />
+          <Section title="What the memory is for" state={owners.value} id="owners">
+            {owners.value.answer?.devices.map((device) => (
+              <Owned key={device.device} answer={owners.value.answer!} device={device} />
+            ))}
+            <Notes of={[owners.value.answer, stats.value.answer]} />
+          </Section>
+          <Section title="In numbers" state={stats.value} id="stats">
+            <Numbers stats={stats.value.answer} />
+          </Section>
+        </>
+      )}
+    </>
+  );
+}
+
+/** The same for several beats: for questions that cost more. */
+export function slow(beats: number, every: number): number {
+  return beats < 0 ? beats : Math.floor(beats / every);
+}
+
+function who(process: Process): string {
+  return `${process.comm} (${process.pid})`;
+}
+
+function Headline({ leaks, stats }: { leaks: LeaksAnswer | null; stats: StatsAnswer | null }): JSX.Element {
+  const all = list.value?.processes;
+  const mine = selected.value;
+  const { level, text, more } = alarm(all, mine, leaks, stats);
+  return (
+    <section class={`headline ${level}`} aria-label="The most important thing" data-id="headline">
+      <p class="first">
+        <span class="sign" aria-hidden="true" />
+        {text}
+      </p>
+      {more && <p class="second">{more}</p>}
+      <p class="links">
+        {leaks && Number(leaks.growing_lines) > 0 && (
+          <a href={hrefTo({ view: "leaks", pid: pid.value })}>The evidence</a>
+        )}
+        {stats && stats.devices.some((device) => Number(device.oom_count) > 0) && (
+          <a href={hrefTo({ view: "oom", pid: pid.value })}>Out of memory</a>
+        )}
+        {pid.value !== null && <a href={hrefTo({ view: "time", pid: pid.value })}>Its course</a>}
+      </p>
+    </section>
+  );
+}
+
+interface Alarm {
+  level: "calm" | "warn" | "bad";
+  text: JSX.Element | string;
+  more?: JSX.Element | string;
+}
+
+function alarm(
+  all: Process[] | undefined,
+  mine: Process | null,
+  leaks: LeaksAnswer | null,
+  stats: StatsAnswer | null,
+): Alarm {
+  if (!all) return { level: "calm", text: "Asking what there is …" };
+  if (all.length === 0)
+    return {
+      level: "calm",
+      text: "Nothing is traced.",
+      more: (
+        <>
+          Begin with <code>memscope-ctl attach --pid PID</code>.
+        </>
+      ),
+    };
+  const ooms = stats?.devices.reduce((sum, device) => sum + Number(device.oom_count), 0) ?? 0;
+  const worst = leaks?.lines.find((line) => line.verdict === "growing");
+  const running = mine?.state === "attached";
+  const oomsText =
+    ooms > 0 ? `It ran out of memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`} since the attach.` : undefined;
+  if (mine && worst) {
+    const per = worst.growth_bytes_per_step
+      ? `${bytes(Math.round(worst.growth_bytes_per_step))} with each step`
+      : `${bytes(Math.round(worst.growth_bytes_per_s))} each second`;
+    const full = leaks!.seconds_to_full;
+    return {
+      level: full !== null && full !== undefined && full < 3600 && running ? "bad" : "warn",
+      text: (
+        <>
+          <Place line={worst.line} /> keeps {per}
+          {full !== null && full !== undefined && running ? (
+            <>
+              : the device is full in <b data-fact="full">{nanoseconds(full * 1e9)}</b>
+            </>
+          ) : (
+            "."
+          )}
+        </>
+      ),
+      more: (
+        <>
+          {who(mine)} {worst.confidence ? ` · ${Math.floor(worst.confidence * 100)} % sure` : ""} ·{" "}
+          {grouped(leaks!.growing_lines)} growing {Number(leaks!.growing_lines) === 1 ? "line" : "lines"},{" "}
+          {signedBytes(leaks!.growing_bytes)} since it is watched. {oomsText}
+        </>
+      ),
+    };
+  }
+  const others = all.filter((process) => Number(process.growing_lines) > 0);
+  if (others.length > 0)
+    return {
+      level: "warn",
+      text: `${who(others[0]!)} keeps more and more memory.`,
+      more: `${grouped(others.length)} of ${grouped(all.length)} processes have a line that grows.`,
+    };
+  if (mine && ooms > 0)
+    return {
+      level: "bad",
+      text: `${who(mine)} ran out of device memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`}.`,
+      more: "Nothing is known to grow.",
+    };
+  const traced = all.filter((process) => process.state === "attached");
+  if (leaks?.young)
+    return {
+      level: "calm",
+      text: "Too early to tell: something rises, and has not been watched for long enough.",
+      more:
+        leaks.young.steps != null
+          ? `It has risen for ${grouped(leaks.young.steps)} steps; ${leaks.young.needed_steps ?? "some more"} are needed.`
+          : undefined,
+    };
+  return {
+    level: "calm",
+    text: leaks ? "Nothing is known to grow." : "Looking …",
+    more: `${grouped(traced.length)} traced ${traced.length === 1 ? "process" : "processes"}.`,
+  };
+}
+
+function DeviceCard({ device }: { device: MachineDevice }): JSX.Element {
+  const total = Number(device.total_bytes ?? 0);
+  const pieces: Piece[] = device.holders.map((holder, index) => ({
+    name: who(holder.process),
+    bytes: Number(holder.held_bytes ?? 0),
+    kind: String((index % 8) + 1),
+  }));
+  if (device.context_bytes != null)
+    pieces.push({ name: "context of these", bytes: Number(device.context_bytes), kind: "context" });
+  if (device.driver_reserved_bytes != null)
+    pieces.push({ name: "kept by the driver", bytes: Number(device.driver_reserved_bytes), kind: "context" });
+  if (device.unexplained_bytes != null)
+    pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
+  return (
+    <article class="card">
+      <h3>
+        {device.node ? `${device.node} · ` : ""}
+        {device.kind ?? "device"} {device.name ?? ""}
+      </h3>
+      <p class="big">
+        <Bytes of={device.held_bytes} atLeast={device.at_least} />{" "}
+        <span class="quiet">
+          held of <Bytes of={device.total_bytes} />
+        </span>
+      </p>
+      <Bar
+        label={`${device.kind ?? "device"} ${device.name ?? ""}`}
+        pieces={pieces}
+        total={total || pieces.reduce((sum, piece) => sum + piece.bytes, 0)}
+      />
+      <p class="quiet">
+        Free: <Bytes of={device.free_bytes} />
+        {device.unexplained_bytes == null && (
+          <>
+            {" "}
+            · unexplained: <span class="unknown">unknown</span>
+          </>
+        )}
+      </p>
+    </article>
+  );
+}
+
+function Processes({ all }: { all: Process[] }): JSX.Element {
+  const ranks = all.some((process) => process.workload?.rank != null);
+  return (
+    <Table
+      caption="Processes"
+      rows={all}
+      empty="Nothing is traced."
+      keyOf={(process) => `${process.node} ${process.pid} ${process.attached_boot_ns}`}
+      mark={(process) => (process === selected.value ? "chosen" : "")}
+      columns={[
+        {
+          name: "Process",
+          by: (process) => process.comm,
+          cell: (process) => (
+            <a
+              href={hrefTo({
+                pid: process.pid,
+                node: process.node ?? null,
+                block: null,
+                at: null,
+                from: null,
+                to: null,
+                base: null,
+              })}
+              aria-current={process === selected.value ? "true" : undefined}
+              title={process.cmdline.join(" ")}
+            >
+              {process.comm} <span class="number">{process.pid}</span>
+            </a>
+          ),
+        },
+        ...(about.value?.nodes
+          ? [
+              {
+                name: "Node",
+                by: (process: Process) => process.node ?? null,
+                cell: (process: Process) => process.node ?? "",
+              },
+            ]
+          : []),
+        ...(ranks
+          ? [
+              {
+                name: "Rank",
+                by: (process: Process) => process.workload?.rank ?? null,
+                cell: (process: Process) => process.workload?.rank ?? "",
+                number: true,
+              },
+            ]
+          : []),
+        {
+          name: "State",
+          by: (process) => process.state,
+          cell: (process) => (process.waits_for_device ? "waits for a device" : process.state.replace("_", " ")),
+        },
+        {
+          name: "Allocated",
+          number: true,
+          by: (process) => (process.allocated_bytes == null ? null : Number(process.allocated_bytes)),
+          cell: (process) => <Bytes of={process.allocated_bytes} />,
+        },
+        {
+          name: "Reserved",
+          number: true,
+          by: (process) => (process.reserved_bytes == null ? null : Number(process.reserved_bytes)),
+          cell: (process) => <Bytes of={process.reserved_bytes} />,
+        },
+        {
+          name: "Grows",
+          number: true,
+          by: (process) => process.growth_bytes_per_s,
+          cell: (process) =>
+            process.growth_bytes_per_step
+              ? `${signedBytes(Math.round(process.growth_bytes_per_step))} a step`
+              : process.growth_bytes_per_s
+                ? `${signedBytes(Math.round(process.growth_bytes_per_s))}/s`
+                : "–",
+        },
+        {
+          name: "Lines",
+          number: true,
+          by: (process) => Number(process.growing_lines),
+          cell: (process) => (Number(process.growing_lines) > 0 ? <b>▲ {grouped(process.growing_lines)}</b> : "0"),
+        },
+        {
+          name: "Lost",
+          number: true,
+          by: (process) => Number(process.lost_records),
+          cell: (process) => <Count of={process.lost_records} />,
+        },
+      ]}
+    />
+  );
+}
+
+function Found({
+  leaks,
+  state,
+}: {
+  leaks: LeaksAnswer | null;
+  state: { asking: boolean; answer: LeaksAnswer | null; error: Error | null };
+}): JSX.Element {
+  const growing = leaks?.lines.filter((line) => line.verdict === "growing") ?? [];
+  return (
+    <Section title="Lines that keep more and more" state={state} id="findings">
+      {leaks && growing.length === 0 && (
+        <p>None is known{leaks.young ? ", and it is too early to say that there is none" : ""}.</p>
+      )}
+      {growing.length > 0 && (
+        <ul class="findings">
+          {growing.map((line) => (
+            <li key={`${line.line?.file}:${line.line?.line}:${line.smallest_bytes}`}>
+              <span class="sign" aria-hidden="true">
+                ▲
+              </span>{" "}
+              <Place line={line.line} />
+              <span class="number">
+                {" "}
+                {line.growth_bytes_per_step
+                  ? `${signedBytes(Math.round(line.growth_bytes_per_step))} a step`
+                  : `${signedBytes(Math.round(line.growth_bytes_per_s))}/s`}
+              </span>
+              <span class="quiet">
+                {" "}
+                · live <Bytes of={line.live_bytes} />
+                {line.confidence ? ` · ${Math.floor(line.confidence * 100)} % sure` : ""}
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+      <p>
+        Time to full:{" "}
+        {leaks?.seconds_to_full != null ? (
+          <b class="number">{nanoseconds(leaks.seconds_to_full * 1e9)}</b>
+        ) : (
+          <span class="unknown">unknown</span>
+        )}
+      </p>
+    </Section>
+  );
+}
+
+function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer["devices"][number] }): JSX.Element {
+  const pieces: Piece[] = device.categories.map(({ category, blocks }) => ({
+    name: NAMES[category] ?? category,
+    bytes: Number(blocks.bytes),
+    kind: KINDS[category] ?? "other",
+  }));
+  if (Number(device.pending_free_bytes) > 0)
+    pieces.push({ name: "waits for a stream", bytes: Number(device.pending_free_bytes), kind: "context" });
+  if (device.cached_bytes != null)
+    pieces.push({ name: "free in the pool", bytes: Number(device.cached_bytes), kind: "free" });
+  if (device.context_bytes != null)
+    pieces.push({ name: "context", bytes: Number(device.context_bytes), kind: "context" });
+  if (device.unexplained_bytes != null)
+    pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
+  const total = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
+  return (
+    <div class="owned">
+      <h3>
+        Device {device.device ?? "unknown"}{" "}
+        <span class="quiet">
+          · <Bytes of={device.blocks.bytes} /> handed out{device.unexplained_bytes == null && " · unexplained: unknown"}
+        </span>
+      </h3>
+      <Bar label={`Device ${device.device ?? "unknown"}`} pieces={pieces} total={total} />
+      <Table
+        caption={`Uses of device ${device.device ?? "unknown"}`}
+        rows={answer.owners.filter((owner) => owner.device === device.device).slice(0, 12)}
+        empty="Nothing is known."
+        columns={[
+          { name: "Use", by: (owner) => owner.category, cell: (owner) => NAMES[owner.category] ?? owner.category },
+          {
+            name: "Whose",
+            by: (owner) => owner.owner,
+            cell: (owner) => (
+              <span class="place" title={owner.place}>
+                {[owner.owner, owner.name, owner.key].filter(Boolean).join(" · ") || "unknown"}
+              </span>
+            ),
+          },
+          {
+            name: "Bytes",
+            number: true,
+            by: (owner) => Number(owner.blocks.bytes),
+            cell: (owner) => <Bytes of={owner.blocks.bytes} />,
+          },
+          {
+            name: "Blocks",
+            number: true,
+            by: (owner) => Number(owner.blocks.count),
+            cell: (owner) => <Count of={owner.blocks.count} />,
+          },
+        ]}
+      />
+      {Number(answer.more) > 0 && (
+        <p class="quiet">
+          {grouped(answer.more)} more uses with {bytes(answer.more_bytes)} are not shown.
+        </p>
+      )}
+    </div>
+  );
+}
+
+function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
+  if (!stats) return null;
+  return (
+    <div class="cards">
+      {stats.devices.map((device) => (
+        <article class="card" key={device.device}>
+          <h3>Device {device.device ?? "unknown"}</h3>
+          <dl class="facts">
+            <Fact name="allocated" value={<Bytes of={device.allocated_bytes} />} />
+            <Fact name="reserved" value={<Bytes of={device.reserved_bytes} />} />
+            <Fact
+              name="peak allocated"
+              value={
+                <>
+                  {<Bytes of={device.peak_allocated_bytes} />}{" "}
+                  {device.peak_unix_ns != null && (
+                    <button type="button" class="small" onClick={() => go({ at: "peak", view: "memory" })}>
+                      Look at it
+                    </button>
+                  )}
+                </>
+              }
+            />
+            <Fact name="peak reserved" value={<Bytes of={device.peak_reserved_bytes} />} />
+            <Fact name="asked for" value={<Bytes of={device.requested_bytes} />} />
+            <Fact name="live blocks" value={<Count of={device.live_blocks} />} />
+            <Fact
+              name="ran out of memory"
+              value={
+                <>
+                  <Count of={device.oom_count} /> times
+                </>
+              }
+            />
+          </dl>
+        </article>
+      ))}
+    </div>
+  );
+}
+
+export function Fact({ name, value }: { name: string; value: JSX.Element | string }): JSX.Element {
+  return (
+    <div class="fact">
+      <dt>{name}</dt>
+      <dd data-fact={name}>{value}</dd>
+    </div>
+  );
+}

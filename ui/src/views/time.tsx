@@ -1,0 +1,798 @@
+// Time: allocated and reserved bytes of each device, from all that was watched to microseconds. Tiles of the course are asked for as the
+// window needs them; what is there already is drawn at once.
+
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { ask, useAnswer } from "../ask.ts";
+import { Bytes, Choice, Failed, Nobody, Notes, Table } from "../parts.tsx";
+import { beat, events, go, hrefTo, pid, systemIsDark, view, node as nodeOf } from "../state.ts";
+import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../tiles.ts";
+import type { FluctuationAnswer, Interval, LeaksAnswer, MarksAnswer, NamedMoment, StepsAnswer } from "../types.ts";
+import { bytes, clock, grouped, nanoseconds } from "../units.ts";
+import { slow } from "./now.tsx";
+
+/** Intervals of one tile: about as many as the screen has pixels for it. */
+const INTERVALS = 600;
+const MOST_TILES = 120;
+/** Height of a chart, pixels. */
+const HEIGHT = 300;
+/** Questions that are under way at a time. */
+const MOST_ASKED = 2;
+
+type Course = Map<number | null, Span[]>;
+
+function spans(intervals: Interval[]): Span[] {
+  return intervals.map((one) => ({
+    from: Number(one.from_boot_ns),
+    to: Number(one.to_boot_ns),
+    minAllocated: Number(one.min_allocated_bytes),
+    maxAllocated: Number(one.max_allocated_bytes),
+    minReserved: Number(one.min_reserved_bytes),
+    maxReserved: Number(one.max_reserved_bytes),
+  }));
+}
+
+/** All that is known of the course of one process. */
+class Known {
+  tiles = new Tiles<Course>(MOST_TILES);
+  all: [number, number] | null = null;
+  /** What has to be added to boot time to have nanoseconds since 1970. */
+  offset = 0n;
+  answer: FluctuationAnswer | null = null;
+  private asked = new Map<string, AbortController>();
+
+  constructor(
+    readonly id: number,
+    readonly node: string | null,
+    readonly changed: () => void,
+    readonly failed: (error: Error | null) => void,
+  ) {}
+
+  async overview(): Promise<void> {
+    if (this.asked.has("all")) return;
+    const controller = new AbortController();
+    this.asked.set("all", controller);
+    try {
+      const answer = await ask<FluctuationAnswer>(
+        "Fluctuation",
+        { pid: this.id, window_ns: 0, intervals: INTERVALS },
+        this.node,
+        controller.signal,
+      );
+      this.take(answer);
+      const [from, to] = this.all ?? [0, 1];
+      let level = needed(from, to).level;
+      // The smallest tile that has all in it.
+      while (Math.floor(from / 2 ** level) !== Math.floor(to / 2 ** level) && level < 62) level += 1;
+      this.tiles.put({ level, index: Math.floor(from / 2 ** level), knownTo: to, content: course(answer) });
+      this.failed(null);
+      this.changed();
+    } catch (error) {
+      if (!controller.signal.aborted) this.failed(error as Error);
+    } finally {
+      this.asked.delete("all");
+    }
+  }
+
+  private take(answer: FluctuationAnswer): void {
+    this.answer = answer;
+    const now = Number(answer.as_of_boot_ns);
+    this.offset = BigInt(answer.as_of ?? 0) - BigInt(answer.as_of_boot_ns ?? 0);
+    const first = Math.min(
+      ...answer.devices.map((device) => Number(device.overall.from_boot_ns)).filter((ns) => ns > 0),
+      this.all?.[0] ?? Infinity,
+    );
+    if (Number.isFinite(first) && now > first) this.all = [first, Math.max(now, this.all?.[1] ?? 0)];
+  }
+
+  /** The tiles that a window needs and that are not there: their level and their indices. */
+  wanted(from: number, to: number): { level: number; indices: number[] } {
+    const { level, first, last } = needed(from, to);
+    const indices: number[] = [];
+    if (!this.all) return { level, indices };
+    for (let index = first; index <= last; index++) {
+      const [begin, end] = bounds(level, index);
+      if (end <= this.all[0] || begin >= this.all[1]) continue;
+      if (this.tiles.wants(level, index, this.all[1], (to - from) / 400)) indices.push(index);
+    }
+    return { level, indices };
+  }
+
+  /** Asks for the tiles that a window needs and that are not there; questions that no window needs any more are given up. */
+  need(from: number, to: number): void {
+    const { level, indices: wanted } = this.wanted(from, to);
+    const keys = new Set(wanted.map((index) => `${level}:${index}`));
+    for (const [key, controller] of this.asked) {
+      if (key !== "all" && !keys.has(key)) {
+        controller.abort();
+        this.asked.delete(key);
+      }
+    }
+    for (const index of wanted) {
+      const key = `${level}:${index}`;
+      if (this.asked.has(key) || this.asked.size > MOST_ASKED) continue;
+      const controller = new AbortController();
+      this.asked.set(key, controller);
+      const [begin, end] = bounds(level, index);
+      ask<FluctuationAnswer>(
+        "Fluctuation",
+        { pid: this.id, from_boot_ns: begin, to_boot_ns: end, intervals: INTERVALS },
+        this.node,
+        controller.signal,
+      ).then(
+        (answer) => {
+          this.take(answer);
+          this.tiles.put({ level, index, knownTo: Number(answer.as_of_boot_ns), content: course(answer) });
+          this.asked.delete(key);
+          this.failed(null);
+          this.changed();
+        },
+        (error: Error) => {
+          if (controller.signal.aborted) return;
+          this.asked.delete(key);
+          this.failed(error);
+        },
+      );
+    }
+  }
+
+  stop(): void {
+    for (const controller of this.asked.values()) controller.abort();
+  }
+
+  devices(): (number | null)[] {
+    return [...new Set(this.answer?.devices.map((device) => device.device ?? null))];
+  }
+
+  course(device: number | null, from: number, to: number): Span[] {
+    return joined(
+      this.tiles
+        .best(from, to)
+        .map((part) => ({ spans: part.tile.content.get(device) ?? [], from: part.from, to: part.to })),
+    ).filter((span) => span.to >= from - (to - from) / 50 && span.from <= to + (to - from) / 50);
+  }
+
+  unix(boot: number): bigint {
+    return this.offset + BigInt(Math.round(boot));
+  }
+}
+
+function course(answer: FluctuationAnswer): Course {
+  const found: Course = new Map();
+  // The driver's numbers of a device are left out where the pool's are there.
+  for (const device of answer.devices) {
+    if (device.source === "pool" || !found.has(device.device ?? null))
+      found.set(device.device ?? null, spans(device.intervals));
+  }
+  return found;
+}
+
+interface Sign {
+  boot: number;
+  kind: "mark" | "oom" | "finding";
+  text: string;
+}
+
+export function Time(): JSX.Element {
+  const id = pid.value;
+  return id === null ? <Nobody /> : <Course key={`${id} ${nodeOf.value}`} id={id} />;
+}
+
+function Course({ id }: { id: number }): JSX.Element {
+  const node = nodeOf.value;
+  const { from, to, at, device } = view.value;
+  const drawn = useSignal(0);
+  const error = useSignal<Error | null>(null);
+  const brush = useSignal<[number, number] | null>(null);
+  const mode = useSignal<"brush" | "pan">("brush");
+  const known = useRef<Known | null>(null);
+  known.current ??= new Known(
+    id,
+    node,
+    () => (drawn.value += 1),
+    (problem) => (error.value = problem),
+  );
+  const it = known.current;
+  useEffect(() => () => it.stop(), []);
+  useEffect(() => void it.overview(), [slow(beat.value, 2)]);
+  void drawn.value;
+  const all = it.all;
+  const window: [number, number] | null =
+    all && from !== null && to !== null ? [Math.max(all[0], from), Math.max(all[0] + 1000, to)] : all;
+  useEffect(() => {
+    if (window) it.need(window[0], window[1]);
+  }, [window?.[0], window?.[1], drawn.value, beat.value]);
+  const steps = useAnswer<StepsAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
+    ask("Steps", { pid: id, limit: 4096 }, node, signal),
+  );
+  const marks = useAnswer<MarksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
+    ask("Marks", { pid: id }, node, signal),
+  );
+  const leaks = useAnswer<LeaksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
+    ask("Leaks", { pid: id, limit: 10 }, node, signal),
+  );
+  const signs = signsOf(id, marks.value.answer, it);
+  const move = (next: [number, number] | null, replace = true) => {
+    if (!next || !all || next[1] - next[0] >= all[1] - all[0]) go({ from: null, to: null }, replace);
+    else go({ from: next[0], to: next[1] }, replace);
+  };
+  const key = (event: KeyboardEvent) => {
+    if (!window || !all || event.ctrlKey || event.metaKey || event.altKey) return;
+    const middle = (window[0] + window[1]) / 2;
+    const next = {
+      "+": () => zoomed(window, 0.5, middle, all),
+      "=": () => zoomed(window, 0.5, middle, all),
+      "-": () => zoomed(window, 2, middle, all),
+      ArrowLeft: () => panned(window, -0.2, all),
+      ArrowRight: () => panned(window, 0.2, all),
+      Home: () => panned(window, -1e9, all),
+      End: () => panned(window, 1e9, all),
+    }[event.key];
+    if (event.key === "0") move(null);
+    else if (event.key === "Enter") go({ at: String(it.unix(middle)) });
+    else if (event.key === "Escape") {
+      brush.value = null;
+      if (at !== null) go({ at: null });
+    } else if (next) move(next());
+    else return;
+    event.preventDefault();
+  };
+  const devices = it.devices().filter((one) => device === null || one === device);
+  return (
+    <>
+      <section
+        class="section"
+        aria-labelledby="h-time"
+        data-id="time"
+        aria-busy={window && it.wanted(window[0], window[1]).indices.length > 0 && !error.value ? "true" : "false"}
+      >
+        <div class="head">
+          <h2 id="h-time">Memory over time</h2>
+          {window && (
+            <p class="asof" data-fact="window">
+              {clock(it.unix(window[0]).toString())} – {clock(it.unix(window[1]).toString())} UTC ·{" "}
+              {nanoseconds(window[1] - window[0])}
+            </p>
+          )}
+        </div>
+        <div class="tools">
+          <button
+            type="button"
+            onClick={() => window && all && move(zoomed(window, 0.5, (window[0] + window[1]) / 2, all))}
+          >
+            Closer
+          </button>
+          <button
+            type="button"
+            onClick={() => window && all && move(zoomed(window, 2, (window[0] + window[1]) / 2, all))}
+          >
+            Farther
+          </button>
+          <button type="button" onClick={() => move(null, false)}>
+            All
+          </button>
+          <Choice
+            label="What dragging does"
+            of={
+              [
+                ["brush", "Drag marks"],
+                ["pan", "Drag moves"],
+              ] as const
+            }
+            value={mode.value}
+            set={(word) => (mode.value = word)}
+          />
+          {it.devices().length > 1 && (
+            <label>
+              Device{" "}
+              <select
+                value={device ?? ""}
+                onChange={(event) =>
+                  go({ device: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) })
+                }
+              >
+                <option value="">all</option>
+                {it.devices().map((one) => (
+                  <option key={one} value={one ?? ""}>
+                    {one ?? "unknown"}
+                  </option>
+                ))}
+              </select>
+            </label>
+          )}
+          <span class="quiet keys">
+            Wheel, + and −: zoom · ← →: move · 0: all · Enter: this moment · click: that moment
+          </span>
+        </div>
+        <Failed error={error.value} />
+        {!all && !error.value && <p class="quiet">Asking …</p>}
+        {window &&
+          all &&
+          devices.map((one) => (
+            <div key={one} class="charted">
+              <h3>Device {one ?? "unknown"}</h3>
+              <div
+                class="chart"
+                tabIndex={0}
+                role="group"
+                aria-label={`Course of device ${one ?? "unknown"}: allocated and reserved bytes. The keys plus, minus and the arrows change the window, Enter takes its middle as the moment.`}
+                onKeyDown={key}
+              >
+                <Plot
+                  it={it}
+                  device={one}
+                  window={window}
+                  all={all}
+                  steps={steps.value.answer}
+                  signs={signs}
+                  drag={mode.value}
+                  brush={brush.value}
+                  at={at !== null && /^\d+$/.test(at) ? Number(BigInt(at) - it.offset) : null}
+                  move={move}
+                  mark={(range) => (brush.value = range)}
+                  pick={(boot) => go({ at: String(it.unix(boot)) })}
+                />
+              </div>
+            </div>
+          ))}
+        <ul class="legend">
+          <li>
+            <span class="swatch band-a" aria-hidden="true" />
+            allocated: lowest to highest
+          </li>
+          <li>
+            <span class="swatch band-r" aria-hidden="true" />
+            reserved: lowest to highest (dashed)
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              │
+            </span>
+            step
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              ▼
+            </span>
+            mark
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              ◆
+            </span>
+            finding
+          </li>
+          <li>
+            <span class="glyph" aria-hidden="true">
+              ✕
+            </span>
+            failed allocation
+          </li>
+        </ul>
+        {brush.value && (
+          <div class="tools brushed" role="group" aria-label="What to do with the marked window">
+            <b class="number">
+              {clock(it.unix(brush.value[0]).toString())} – {clock(it.unix(brush.value[1]).toString())} (
+              {nanoseconds(brush.value[1] - brush.value[0])})
+            </b>
+            <button
+              type="button"
+              onClick={() => {
+                const range = brush.value;
+                brush.value = null;
+                move(range, false);
+              }}
+            >
+              Look closer
+            </button>
+            <a
+              class="button"
+              href={hrefTo({
+                view: "whose",
+                base: String(it.unix(brush.value[0])),
+                at: String(it.unix(brush.value[1])),
+                metric: "growth",
+              })}
+            >
+              What changed in it
+            </a>
+            <a class="button" href={hrefTo({ view: "memory", at: String(it.unix(brush.value[1])) })}>
+              Memory at its end
+            </a>
+            <a class="button" href={hrefTo({ view: "steps", from: brush.value[0], to: brush.value[1] })}>
+              Its steps
+            </a>
+            <button type="button" onClick={() => (brush.value = null)}>
+              Unmark
+            </button>
+          </div>
+        )}
+        {window && <Alternative it={it} window={window} devices={devices} signs={signs} />}
+        <Notes of={[it.answer, steps.value.answer, marks.value.answer]} />
+        {leaks.value.answer && Number(leaks.value.answer.growing_lines) > 0 && (
+          <p>
+            <a href={hrefTo({ view: "leaks" })}>
+              {grouped(leaks.value.answer.growing_lines)} growing{" "}
+              {Number(leaks.value.answer.growing_lines) === 1 ? "line" : "lines"}
+            </a>
+          </p>
+        )}
+      </section>
+    </>
+  );
+}
+
+function signsOf(id: number, marks: MarksAnswer | null, it: Known): Sign[] {
+  const signs: Sign[] = (marks?.marks ?? []).map((mark: NamedMoment) => ({
+    boot: Number(mark.time_boot_ns),
+    kind: "mark" as const,
+    text: mark.name,
+  }));
+  for (const event of events.value) {
+    if (event.pid !== id || event.time_boot_ns === null) continue;
+    if (event.kind === "oom" || (event.kind === "trace" && event.body.action === "oom"))
+      signs.push({
+        boot: Number(event.time_boot_ns),
+        kind: "oom",
+        text: `failed: ${event.body.size_bytes ? bytes(event.body.size_bytes as number) : "size unknown"}`,
+      });
+    if (event.kind === "finding")
+      signs.push({
+        boot: Number(event.time_boot_ns),
+        kind: "finding",
+        text: `${event.body.withdrawn ? "withdrawn: " : ""}${String(event.body.file ?? "")}:${String(event.body.line ?? "")}`,
+      });
+  }
+  void it;
+  return signs;
+}
+
+function Alternative({
+  it,
+  window,
+  devices,
+  signs,
+}: {
+  it: Known;
+  window: [number, number];
+  devices: (number | null)[];
+  signs: Sign[];
+}): JSX.Element {
+  const open = useSignal(false);
+  const rows = open.value
+    ? devices.flatMap((device) => it.course(device, window[0], window[1]).map((span) => ({ device, span })))
+    : [];
+  const stride = Math.max(1, Math.ceil(rows.length / 200));
+  const some: { device: number | null; span: Span }[] = [];
+  for (let i = 0; i < rows.length; i += stride) {
+    const group = rows.slice(i, i + stride).filter((row) => row.device === rows[i]!.device);
+    const of = (name: keyof Span, how: (...values: number[]) => number) => how(...group.map((row) => row.span[name]));
+    some.push({
+      device: rows[i]!.device,
+      span: {
+        from: of("from", Math.min),
+        to: of("to", Math.max),
+        minAllocated: of("minAllocated", Math.min),
+        maxAllocated: of("maxAllocated", Math.max),
+        minReserved: of("minReserved", Math.min),
+        maxReserved: of("maxReserved", Math.max),
+      },
+    });
+  }
+  return (
+    <details class="alternative" onToggle={(event) => (open.value = event.currentTarget.open)}>
+      <summary>The same as a table</summary>
+      {open.value && (
+        <Table
+          caption="Course as a table"
+          rows={some}
+          empty="Nothing is known of this window."
+          columns={[
+            { name: "Device", number: true, by: (row) => row.device, cell: (row) => row.device ?? "unknown" },
+            {
+              name: "From (UTC)",
+              by: (row) => row.span.from,
+              cell: (row) => <span class="number">{clock(it.unix(row.span.from).toString())}</span>,
+            },
+            {
+              name: "For",
+              number: true,
+              by: (row) => row.span.to - row.span.from,
+              cell: (row) => nanoseconds(row.span.to - row.span.from),
+            },
+            {
+              name: "Lowest allocated",
+              number: true,
+              by: (row) => row.span.minAllocated,
+              cell: (row) => <Bytes of={row.span.minAllocated} />,
+            },
+            {
+              name: "Highest allocated",
+              number: true,
+              by: (row) => row.span.maxAllocated,
+              cell: (row) => <Bytes of={row.span.maxAllocated} />,
+            },
+            {
+              name: "Lowest reserved",
+              number: true,
+              by: (row) => row.span.minReserved,
+              cell: (row) => <Bytes of={row.span.minReserved} />,
+            },
+            {
+              name: "Highest reserved",
+              number: true,
+              by: (row) => row.span.maxReserved,
+              cell: (row) => <Bytes of={row.span.maxReserved} />,
+            },
+          ]}
+        />
+      )}
+      {open.value && signs.length > 0 && (
+        <Table
+          caption="What happened"
+          rows={signs}
+          columns={[
+            {
+              name: "When (UTC)",
+              by: (sign) => sign.boot,
+              cell: (sign) => (
+                <button type="button" class="small number" onClick={() => go({ at: String(it.unix(sign.boot)) })}>
+                  {clock(it.unix(sign.boot).toString())}
+                </button>
+              ),
+            },
+            { name: "Kind", by: (sign) => sign.kind, cell: (sign) => sign.kind },
+            { name: "Name", by: (sign) => sign.text, cell: (sign) => sign.text },
+          ]}
+        />
+      )}
+    </details>
+  );
+}
+
+interface PlotProps {
+  it: Known;
+  device: number | null;
+  window: [number, number];
+  all: [number, number];
+  steps: StepsAnswer | null;
+  signs: Sign[];
+  at: number | null;
+  drag: "brush" | "pan";
+  brush: [number, number] | null;
+  move: (window: [number, number] | null) => void;
+  mark: (range: [number, number] | null) => void;
+  pick: (boot: number) => void;
+}
+
+/** Lengths between two lines of the time axis, seconds. */
+const LENGTHS = [
+  1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
+  15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800,
+];
+
+function Plot(props: PlotProps): JSX.Element {
+  const place = useRef<HTMLDivElement>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const plot = useRef<uPlot | null>(null);
+  // The axis counts seconds since midnight of the day on which the watching began, so that it has the digits for microseconds.
+  const origin = useRef(0);
+  const zero = () => {
+    const { it, all } = latest.current;
+    if (origin.current === 0) {
+      const day = 86_400_000_000_000n;
+      origin.current = Number((it.unix(all[0]) / day) * day - it.offset);
+    }
+    return origin.current;
+  };
+  const seconds = (boot: number) => (boot - zero()) / 1e9;
+  const boot = (second: number) => zero() + second * 1e9;
+  useEffect(() => {
+    const css = () => getComputedStyle(document.documentElement);
+    const ink = (name: string) => () => css().getPropertyValue(name).trim();
+    const host = place.current!;
+    const options: uPlot.Options = {
+      width: Math.max(200, host.clientWidth),
+      height: HEIGHT,
+      padding: [10, 8, 0, 0],
+      legend: { show: false },
+      cursor: { drag: { x: false, y: false, setScale: false }, points: { show: false }, y: false },
+      scales: {
+        x: {
+          time: false,
+          auto: false,
+          range: () => [seconds(latest.current.window[0]), seconds(latest.current.window[1])],
+        },
+        y: { range: (_, low, high) => [0, Math.max(1, high ?? 1, low ?? 0) * 1.06] },
+      },
+      axes: [
+        {
+          stroke: ink("--ink-2"),
+          grid: { stroke: ink("--line"), width: 1 },
+          ticks: { stroke: ink("--line"), width: 1 },
+          incrs: LENGTHS,
+          space: 90,
+          font: "11px system-ui",
+          values: (_, splits, __, ___, step) => splits.map((split) => axisTime(split, step)),
+        },
+        {
+          stroke: ink("--ink-2"),
+          grid: { stroke: ink("--line"), width: 1 },
+          ticks: { show: false },
+          size: 76,
+          font: "11px system-ui",
+          incrs: POWERS,
+          values: (_, splits) => splits.map((split) => (split === 0 ? "0" : bytes(split).replace(".00", ""))),
+        },
+      ],
+      series: [
+        {},
+        { stroke: ink("--r-line"), width: 1, dash: [4, 3], paths: uPlot.paths.stepped!({ align: 1 }) },
+        { stroke: ink("--r-line"), width: 1, dash: [4, 3], paths: uPlot.paths.stepped!({ align: 1 }) },
+        { stroke: ink("--a-line"), width: 1.5, paths: uPlot.paths.stepped!({ align: 1 }) },
+        { stroke: ink("--a-line"), width: 1, paths: uPlot.paths.stepped!({ align: 1 }) },
+      ],
+      bands: [
+        { series: [1, 2], fill: ink("--r-band") as unknown as string },
+        { series: [3, 4], fill: ink("--a-band") as unknown as string },
+      ],
+      hooks: { draw: [(chart) => overlay(chart, latest.current, seconds, css())] },
+    };
+    // A band takes its colour once; with another theme the chart is made anew.
+    options.bands = options.bands!.map((band) => ({ ...band, fill: (band.fill as unknown as () => string)() }));
+    const chart = new uPlot(options, [[], [], [], [], []] as unknown as uPlot.AlignedData, host);
+    plot.current = chart;
+    const stop = pointer(chart, latest, boot);
+    const sized = new ResizeObserver(() => chart.setSize({ width: Math.max(200, host.clientWidth), height: HEIGHT }));
+    sized.observe(host);
+    return () => {
+      stop();
+      sized.disconnect();
+      chart.destroy();
+      plot.current = null;
+    };
+  }, [view.value.theme, props.device, systemIsDark.value]);
+  useEffect(() => {
+    const { it, device, window } = props;
+    const course = it.course(device, window[0], window[1]);
+    const x: number[] = [];
+    const y: (number | null)[][] = [[], [], [], []];
+    for (const [index, span] of course.entries()) {
+      x.push(seconds(span.from));
+      [span.maxReserved, span.minReserved, span.maxAllocated, span.minAllocated].forEach((value, i) =>
+        y[i]!.push(value),
+      );
+      const next = course[index + 1];
+      if (!next || next.from > span.to + 1) {
+        // Behind a stretch of which nothing is known the line is interrupted.
+        x.push(seconds(span.to));
+        [span.maxReserved, span.minReserved, span.maxAllocated, span.minAllocated].forEach((value, i) =>
+          y[i]!.push(next ? null : value),
+        );
+      }
+    }
+    plot.current?.setData([x, ...y] as unknown as uPlot.AlignedData, true);
+  });
+  return <div class="plot" ref={place} />;
+}
+
+const POWERS = Array.from({ length: 55 }, (_, i) => 2 ** i);
+
+function axisTime(second: number, step: number): string {
+  const day = ((second % 86_400) + 86_400) % 86_400;
+  const whole = Math.floor(day + 1e-7);
+  const two = (value: number) => String(value).padStart(2, "0");
+  const text = `${two(Math.floor(whole / 3600))}:${two(Math.floor((whole % 3600) / 60))}`;
+  if (step >= 60) return text;
+  const digits = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step) - 1e-9));
+  const rest = digits ? (day - whole).toFixed(digits).slice(1) : "";
+  return `${text}:${two(whole % 60)}${rest}`;
+}
+
+/** Steps, marks, findings, failed allocations, the moment and the marked window, over the chart. */
+function overlay(chart: uPlot, props: PlotProps, seconds: (boot: number) => number, css: CSSStyleDeclaration): void {
+  const { ctx } = chart;
+  const { left, top, width, height } = chart.bbox;
+  const ratio = devicePixelRatio || 1;
+  const ink = (name: string) => css.getPropertyValue(name).trim();
+  const x = (boot: number) => chart.valToPos(seconds(boot), "x", true);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  const rows = (props.steps?.rows ?? []).filter(
+    (row) => (row.device ?? null) === props.device || props.device === null,
+  );
+  const seen = rows.filter(
+    (row) => Number(row.to_boot_ns) >= props.window[0] && Number(row.to_boot_ns) <= props.window[1],
+  );
+  // More than one line every few pixels would be a surface.
+  if (seen.length > 0 && seen.length < width / (6 * ratio)) {
+    ctx.strokeStyle = ink("--line-2");
+    ctx.lineWidth = 1;
+    ctx.beginPath();
+    for (const row of seen) {
+      const at = Math.round(x(Number(row.to_boot_ns))) + 0.5;
+      ctx.moveTo(at, top + height - 14 * ratio);
+      ctx.lineTo(at, top + height);
+    }
+    ctx.stroke();
+    if (seen.length < width / (60 * ratio)) {
+      ctx.fillStyle = ink("--ink-2");
+      ctx.font = `${10 * ratio}px system-ui`;
+      for (const row of seen)
+        ctx.fillText(String(row.step), x(Number(row.to_boot_ns)) + 3 * ratio, top + height - 5 * ratio);
+    }
+  }
+  ctx.font = `${11 * ratio}px system-ui`;
+  ctx.textAlign = "center";
+  for (const sign of props.signs) {
+    if (sign.boot < props.window[0] || sign.boot > props.window[1]) continue;
+    ctx.fillStyle = ink(sign.kind === "mark" ? "--ink-2" : sign.kind === "oom" ? "--bad" : "--warn");
+    ctx.fillText(sign.kind === "mark" ? "▼" : sign.kind === "oom" ? "✕" : "◆", x(sign.boot), top + 12 * ratio);
+  }
+  if (props.at !== null) {
+    ctx.strokeStyle = ink("--accent");
+    ctx.lineWidth = 2 * ratio;
+    ctx.beginPath();
+    ctx.moveTo(x(props.at), top);
+    ctx.lineTo(x(props.at), top + height);
+    ctx.stroke();
+  }
+  if (props.brush) {
+    ctx.fillStyle = ink("--brush");
+    ctx.fillRect(x(props.brush[0]), top, x(props.brush[1]) - x(props.brush[0]), height);
+  }
+  ctx.restore();
+}
+
+/** Wheel, drag, click and double click. */
+function pointer(chart: uPlot, latest: { current: PlotProps }, boot: (second: number) => number): () => void {
+  const { over } = chart;
+  const at = (event: MouseEvent) => boot(chart.posToVal(event.clientX - over.getBoundingClientRect().left, "x"));
+  const stop = new AbortController();
+  const on = <K extends keyof HTMLElementEventMap>(
+    name: K,
+    then: (event: HTMLElementEventMap[K]) => void,
+    passive = true,
+  ) => over.addEventListener(name, then, { signal: stop.signal, passive });
+  let from: { x: number; boot: number; window: [number, number] } | null = null;
+  on(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      const { window, all, move } = latest.current;
+      move(
+        Math.abs(event.deltaX) > Math.abs(event.deltaY)
+          ? panned(window, event.deltaX / 1000, all)
+          : zoomed(window, Math.exp(event.deltaY / 400), at(event), all),
+      );
+    },
+    false,
+  );
+  on("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    from = { x: event.clientX, boot: at(event), window: latest.current.window };
+    over.setPointerCapture(event.pointerId);
+  });
+  on("pointermove", (event) => {
+    if (!from || Math.abs(event.clientX - from.x) < 4) return;
+    const { drag, all, move, mark } = latest.current;
+    if (drag === "pan" || event.shiftKey) move(panned(from.window, (from.x - event.clientX) / over.clientWidth, all));
+    else {
+      const now = at(event);
+      mark([Math.max(all[0], Math.min(from.boot, now)), Math.min(all[1], Math.max(from.boot, now))]);
+    }
+  });
+  on("pointerup", (event) => {
+    if (from && Math.abs(event.clientX - from.x) < 4)
+      latest.current.pick(Math.min(latest.current.all[1], Math.max(latest.current.all[0], from.boot)));
+    from = null;
+  });
+  on("pointercancel", () => (from = null));
+  on("dblclick", () => latest.current.move(null));
+  return () => stop.abort();
+}

@@ -346,3 +346,20 @@ fn what_cannot_be_asked() {
     assert_eq!(empty.code, 0);
     assert!(empty.out.contains("Nothing to draw"), "{}", empty.out);
 }
+
+/// On a terminal `top` is a view; scripts go on getting the table that it was.
+#[test]
+fn top_answers_as_stacks_where_nobody_looks_at_it() {
+    let server = with_stacks(20);
+    for words in [
+        &[][..],
+        &["--json"],
+        &["--by", "line", "--limit", "3"],
+        &["4242", "--cumulative", "--by", "function"],
+    ] {
+        let top = server.ctl(&[&["top"], words].concat());
+        let stacks = server.ctl(&[&["stacks"], words].concat());
+        assert_eq!((top.code, top.err.as_str()), (0, ""), "{words:?}");
+        assert_eq!(top.out, stacks.out, "{words:?}");
+    }
+}

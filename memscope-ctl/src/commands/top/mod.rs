@@ -136,6 +136,12 @@ impl Top {
         let mut hung_up = signal(SignalKind::hangup()).map_err(cannot)?;
         let mut continued = signal(SignalKind::from_raw(CONTINUED)).map_err(cannot)?;
         let mut ended = std::pin::pin!(interrupted());
+        tokio::select! {
+            biased;
+            // The signals are listened to from here on, before the terminal is taken.
+            () = &mut ended => return Ok(Exit::Failed),
+            () = std::future::ready(()) => {}
+        }
         let palette = Palette::of_environment();
         let mut screen = Screen::take()?;
         let (press, mut keys) = mpsc::channel(WAITING);

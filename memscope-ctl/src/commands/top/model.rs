@@ -963,7 +963,7 @@ impl Model {
             {
                 let passed = until - from;
                 let back = (0..STEPS_BACK).map(|step| from + passed / STEPS_BACK * step);
-                moments.splice(0..0, back);
+                moments = back.chain(moments).collect();
             }
         }
         moments
@@ -1085,9 +1085,9 @@ impl Model {
                 wants.push((Ask::Lines { pid, any, at }, unless_past(often)));
             }
             Place::Stacks(_) => {
+                // The line may be one of a library, which only the answer for any line has.
                 let lines = [false, true].map(|any| Ask::Lines { pid, any, at });
-                let known = lines.into_iter().filter(|ask| self.asked.contains_key(ask));
-                wants.extend(known.map(|ask| (ask, unless_past(often))));
+                wants.extend(lines.map(|ask| (ask, unless_past(often))));
                 wants.push((Ask::Stacks(pid, at), unless_past(often)));
             }
             Place::View(View::Leaks) => {
@@ -1218,7 +1218,8 @@ impl Model {
             asked.is_under_way || !is_old || wanted.contains(ask)
         });
         let asked = &self.asked;
-        self.answers.retain(|ask, _| asked.contains_key(ask));
+        self.answers
+            .retain(|ask, _| asked.contains_key(ask) || wanted.contains(ask));
     }
 }
 

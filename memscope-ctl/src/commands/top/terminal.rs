@@ -9,6 +9,7 @@ use crossterm::terminal::{
 };
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::{Position, Rect};
 use std::io::{self, Stdout};
 use std::sync::Once;
 use tokio::sync::mpsc::Sender;
@@ -53,7 +54,11 @@ impl Screen {
 
     /// Takes it again, and draws all of it anew.
     pub(super) fn again(&mut self) -> Result<(), Failure> {
-        enter().and_then(|()| self.terminal.clear()).map_err(cannot)
+        enter().map_err(cannot)?;
+        let size = self.terminal.size().map_err(cannot)?;
+        // To clear it by `clear` would ask the terminal where its cursor is, and the answer would come to the thread that reads keys.
+        let area = Rect::from((Position::ORIGIN, size));
+        self.terminal.resize(area).map_err(cannot)
     }
 
     /// Gives the terminal a text for its clipboard (the sequence OSC 52).

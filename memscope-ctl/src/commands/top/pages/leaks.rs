@@ -26,7 +26,7 @@ pub(in crate::commands::top) fn page(
     answer: &v1::LeaksResponse,
     held: Option<&v1::LeaksResponse>,
 ) -> Page {
-    let holders = held.map_or(&[][..], |held| held.holders.as_slice());
+    let holders = held.map(|held| held.holders.as_slice()).unwrap_or_default();
     let mut page = Page {
         about: about(answer.process.as_ref(), answer.pid),
         as_of: Some(answer.as_of),

@@ -59,7 +59,10 @@ pub(in crate::commands::top) fn page(all: &[Known<'_>]) -> Page {
         if let Some(stats) = one.stats {
             page.limits.extend(limits(&stats.coverage));
         }
-        let devices = one.stats.map_or(&[][..], |stats| stats.devices.as_slice());
+        let devices = one
+            .stats
+            .map(|stats| stats.devices.as_slice())
+            .unwrap_or_default();
         for (place, device) in devices.iter().enumerate() {
             page.rows.push(row(one, Some(device), place));
         }
@@ -166,9 +169,13 @@ fn verdict(one: &Known<'_>) -> Cell {
 
 /// The highest level of each interval of a device's course.
 fn levels(course: Option<&v1::FluctuationResponse>, device: Option<i32>) -> Vec<u64> {
-    let devices = course.map_or(&[][..], |course| course.devices.as_slice());
+    let devices = course
+        .map(|course| course.devices.as_slice())
+        .unwrap_or_default();
     let found = devices.iter().find(|one| one.device == device);
-    let intervals = found.map_or(&[][..], |one| one.intervals.as_slice());
+    let intervals = found
+        .map(|one| one.intervals.as_slice())
+        .unwrap_or_default();
     intervals
         .iter()
         .map(|one| one.max_allocated_bytes)

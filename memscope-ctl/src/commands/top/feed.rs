@@ -27,7 +27,7 @@ const STEPS: u32 = 200;
 pub(super) struct Asking<'s> {
     pub(super) session: &'s Session,
     pub(super) interval_ms: u64,
-    /// Answers are shorter than this by the clock of a recording, so that moments of it are told as times.
+    /// A recording is asked: its moments are told as times, those of a live daemon by their age.
     pub(super) is_recording: bool,
 }
 

@@ -633,7 +633,7 @@ impl Model {
                 let ago = now.unix_ns.saturating_sub(*at) / 1_000_000_000;
                 let ago = crate::units::duration(std::time::Duration::from_secs(ago));
                 parts.push(format!(
-                    "looking back at {}, {ago} ago (← earlier, → later, space: now)",
+                    "looking back at {}, {ago} ago (← → move, space: now)",
                     crate::units::moment(*at)
                 ));
             }

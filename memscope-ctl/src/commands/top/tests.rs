@@ -338,7 +338,7 @@ fn from_a_process_to_the_line_and_what_holds_it() {
     settle(&mut model, &TWO, now(1));
     let text = screen(&mut model, 80, 24, now(1));
     assert!(text.contains("[5 leaks]"), "{text}");
-    assert!(text.contains("(pid 42)"), "{text}");
+    assert!(text.contains("pid 42 py"), "{text}");
     assert!(text.contains("train.py:18 (<module>)"), "{text}");
     assert!(
         text.contains("314.00 MiB") && text.contains("+2.00 MiB"),

@@ -65,32 +65,21 @@ impl Palette {
 }
 
 const HELP: &[(&str, &str)] = &[
-    (
-        "1 … 6, Tab",
-        "the views: processes, devices, owners, stacks, leaks, steps",
-    ),
+    ("1 … 6, Tab", "the views"),
     (
         "↑ ↓ PgUp PgDn Home End",
-        "the cursor (k j g G likewise); it stays with its row",
+        "the cursor (also k j g G), stays with its row",
     ),
-    (
-        "Enter",
-        "further in: a process, its leaks, the line's stack and what holds it",
-    ),
+    ("Enter", "further in: leaks, the line's stack, its holder"),
     ("Esc, Backspace", "back"),
     ("[ ]", "the process before, the next one"),
-    (
-        "< >",
-        "order by the column before, the next one; r turns it round",
-    ),
+    ("< >", "order by another column"),
+    ("r", "turn the order round"),
     ("/", "show only rows with a text; Esc shows all"),
     ("l", "show lines and frames of libraries, or hide them"),
     ("space", "pause, and go on"),
     ("← →", "while paused: earlier, later"),
-    (
-        "y",
-        "copy the place of a line, file:number, by the terminal (OSC 52)",
-    ),
+    ("y", "copy file:number, by the terminal (OSC 52)"),
     ("Ctrl-L, Ctrl-Z", "draw anew; suspend"),
     ("q", "quit"),
 ];
@@ -314,12 +303,6 @@ impl Pen<'_> {
                 self.invert(y);
             }
         }
-        let below = page.rows.len().saturating_sub(begin + room);
-        if begin > 0 || below > 0 {
-            let told = format!("{}/{}", cursor + 1, page.rows.len());
-            let at = self.width().saturating_sub(told.len());
-            self.put(at, top, &told, told.len(), self.palette.tone(Tone::Quiet));
-        }
     }
 
     fn cell(&mut self, cell: &Cell, of: &Column, column: usize, row: usize, width: usize) {
@@ -355,10 +338,18 @@ impl Pen<'_> {
                 "not exact: {codes} (memscope-ctl stats says what that means)"
             ));
         }
-        self.line(
+        let place = shown.cursor.map_or_else(String::new, |cursor| {
+            format!("{}/{}", cursor + 1, shown.page.rows.len())
+        });
+        let room = self.width() - place.width().min(self.width());
+        let status = shortened(&status.join("; "), room.saturating_sub(1));
+        self.put(0, bottom - 2, &status, room, self.palette.tone(Tone::Loud));
+        self.put(
+            room,
             bottom - 2,
-            &status.join("; "),
-            self.palette.tone(Tone::Loud),
+            &place,
+            place.width(),
+            self.palette.tone(Tone::Quiet),
         );
         let keys = "Enter open  Esc back  / filter  < > order  space pause  y copy  ? help  q quit";
         self.line(bottom - 1, keys, self.palette.tone(Tone::Quiet));

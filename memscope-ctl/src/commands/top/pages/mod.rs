@@ -38,7 +38,9 @@ fn limits(notes: &[v1::CoverageNote]) -> Vec<String> {
     codes
 }
 
-/// `python (pid 4242)`.
+/// `pid 4242 python`: of a long name the end is cut, and the number stays.
 fn about(process: Option<&v1::Process>, pid: u32) -> String {
-    process.map_or_else(|| format!("pid {pid}"), crate::render::name)
+    let facts = process.and_then(|process| process.facts.as_ref());
+    let name = facts.map_or_else(String::new, |facts| plain(&facts.comm));
+    format!("pid {pid} {name}").trim_end().to_owned()
 }

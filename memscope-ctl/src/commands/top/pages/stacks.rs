@@ -76,6 +76,10 @@ pub(in crate::commands::top) fn page(answer: &v1::StacksResponse, any: bool) -> 
     for group in &answer.groups {
         let own = group.own.as_ref();
         let held = live(own);
+        // Lines that only call others hold nothing themselves.
+        if held.count == 0 {
+            continue;
+        }
         let share = held.bytes as f64 / (whole as f64).max(1.0) * 100.0;
         let frame = group
             .frame

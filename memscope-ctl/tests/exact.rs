@@ -129,7 +129,7 @@ fn marks_are_listed_and_are_moments() {
     let asked = || std::mem::take(&mut *server.daemon.asked.lock().unwrap());
     for words in [
         &["snapshot", "--format", "json", "--at", "mark:new data set"][..],
-        &["top", "--at", "mark:new data set#2"],
+        &["stacks", "--at", "mark:new data set#2"],
         &[
             "flamegraph",
             "--format",
@@ -145,7 +145,7 @@ fn marks_are_listed_and_are_moments() {
     for words in [
         &["diff", "--from", "mark:evaluation"][..],
         &["pool", "--from", "mark:evaluation"],
-        &["top", "--from", "mark:evaluation"],
+        &["stacks", "--from", "mark:evaluation"],
     ] {
         let answer = server.ctl(words);
         assert_eq!(answer.code, 0, "{}", answer.err);

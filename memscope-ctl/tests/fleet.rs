@@ -191,7 +191,7 @@ fn every_command_has_one_table() {
     assert_has(&leaks, "3 of 3 processes grow.");
     assert_eq!(rows(&leaks, "left", "4242"), 1, "{}", leaks.out);
     assert_has(&leaks, "train.py:42 (train)");
-    let top = ask(&["top", "--limit", "3"]);
+    let top = ask(&["stacks", "--limit", "3"]);
     assert_has(&top, "The live memory of 3 processes");
     assert_has(&top, "3 of 3  1.95 GiB  1.95 GiB  forward");
     assert_has(&top, "5.86 GiB");
@@ -232,8 +232,7 @@ fn other_commands_say_which_can() {
     for command in [&["snapshot"][..], &["attach", "--pid", "1"], &["pool"]] {
         let (answer, _) = nodes.ask(1024, command);
         assert_eq!(answer.code, 2);
-        let can =
-            "with --fleet these can: doctor, status, ps, stats, devices, leaks, ranks, top, events";
+        let can = "with --fleet these can: doctor, status, ps, stats, devices, leaks, ranks, stacks, top, events";
         assert!(answer.err.contains(can), "{}", answer.err);
     }
 }

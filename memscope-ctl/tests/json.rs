@@ -197,7 +197,7 @@ fn doctor_needs_no_daemon() {
 #[test]
 fn several_processes_are_a_list_of_documents() {
     let server = Server::start(two_processes());
-    for command in ["stats", "leaks", "top"] {
+    for command in ["stats", "leaks", "stacks"] {
         let one = server.ctl(&[command, "--pid", "99", "--json"]).json();
         let other = server.ctl(&[command, "4242", "--json"]).json();
         assert_eq!(one["pid"], 99, "{command}");

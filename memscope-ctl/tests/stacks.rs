@@ -1,4 +1,4 @@
-//! `top` and `flamegraph`.
+//! `stacks` and `flamegraph`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn assert_has(text: &str, lines: &[&str]) {
 #[test]
 fn top_names_the_frames_innermost_first() {
     let server = Server::start(one_process());
-    let answer = server.ctl(&["top", "--limit", "2"]);
+    let answer = server.ctl(&["stacks", "--limit", "2"]);
     assert_eq!((answer.code, answer.err.as_str()), (0, ""));
     assert_has(
         &answer.out,
@@ -58,15 +58,17 @@ fn top_names_the_frames_innermost_first() {
 #[test]
 fn long_stacks_are_shortened_and_those_cut_off_say_so() {
     let server = with_stacks(1);
-    let short = server.ctl(&["top", "--device", "1"]).out;
+    let short = server.ctl(&["stacks", "--device", "1"]).out;
     assert!(short.contains("… 33 more\n"), "{short}");
     assert!(short.contains("… [cut off here]\n"), "{short}");
     assert!(short.contains("[stack not taken]\n"), "{short}");
-    let whole = server.ctl(&["top", "--device", "1", "--frames", "0"]).out;
+    let whole = server
+        .ctl(&["stacks", "--device", "1", "--frames", "0"])
+        .out;
     assert_eq!(whole.matches("/home/ada/tree.py:").count(), 40);
     assert!(!whole.contains(" more\n"), "{whole}");
     // Runs of library frames become a line.
-    let folded = server.ctl(&["top", "--limit", "1", "--frames", "6"]).out;
+    let folded = server.ctl(&["stacks", "--limit", "1", "--frames", "6"]).out;
     assert!(folded.contains("… 2 in torch\n"), "{folded}");
     assert!(folded.contains("/home/ada/model.py:1\n"), "{folded}");
 }
@@ -74,7 +76,7 @@ fn long_stacks_are_shortened_and_those_cut_off_say_so() {
 #[test]
 fn growth_is_the_default_where_there_is_something_to_compare_with() {
     let server = with_stacks(2);
-    let growth = server.ctl(&["top", "--from", "-1m", "--limit", "0"]).out;
+    let growth = server.ctl(&["stacks", "--from", "-1m", "--limit", "0"]).out;
     assert_has(
         &growth,
         &[
@@ -92,7 +94,9 @@ fn growth_is_the_default_where_there_is_something_to_compare_with() {
     );
     assert!(!growth.contains("temporary"), "{growth}");
     let live = server
-        .ctl(&["top", "--from", "-1m", "--metric", "live", "--limit", "1"])
+        .ctl(&[
+            "stacks", "--from", "-1m", "--metric", "live", "--limit", "1",
+        ])
         .out;
     assert_has(
         &live,
@@ -101,7 +105,7 @@ fn growth_is_the_default_where_there_is_something_to_compare_with() {
     assert!(live.contains("  +1.46 GiB  at::"), "{live}");
 
     for args in [
-        &["top", "--metric", "growth"][..],
+        &["stacks", "--metric", "growth"][..],
         &["flamegraph", "--diff"],
     ] {
         let answer = server.ctl(args);
@@ -113,7 +117,9 @@ fn growth_is_the_default_where_there_is_something_to_compare_with() {
 #[test]
 fn sums_by_function_file_and_line() {
     let server = Server::start(one_process());
-    let function = server.ctl(&["top", "--by", "function", "--limit", "3"]).out;
+    let function = server
+        .ctl(&["stacks", "--by", "function", "--limit", "3"])
+        .out;
     assert_has(
         &function,
         &[
@@ -125,7 +131,7 @@ fn sums_by_function_file_and_line() {
     );
     let file = server
         .ctl(&[
-            "top",
+            "stacks",
             "--by",
             "file",
             "--cumulative",
@@ -144,7 +150,7 @@ fn sums_by_function_file_and_line() {
     );
     let line = server
         .ctl(&[
-            "top",
+            "stacks",
             "--by",
             "any-line",
             "--unit",
@@ -164,7 +170,7 @@ fn sums_by_function_file_and_line() {
 #[test]
 fn json_has_frames_where_they_stand() {
     let server = Server::start(one_process());
-    let document = server.ctl(&["top", "--limit", "1", "--json"]).json();
+    let document = server.ctl(&["stacks", "--limit", "1", "--json"]).json();
     assert_eq!(document["pid"], 4242);
     assert_eq!(document["metric"], "live");
     assert_eq!(document["unit"], "bytes");
@@ -200,7 +206,7 @@ fn json_has_frames_where_they_stand() {
 
     let document = server
         .ctl(&[
-            "top", "--by", "file", "--limit", "1", "--json", "--from", "-1m",
+            "stacks", "--by", "file", "--limit", "1", "--json", "--from", "-1m",
         ])
         .json();
     assert_eq!(document["metric"], "growth");
@@ -217,8 +223,8 @@ fn json_has_frames_where_they_stand() {
 fn hostile_names_do_not_reach_the_terminal() {
     let server = with_stacks(0);
     for args in [
-        &["top", "--limit", "0", "--frames", "0"][..],
-        &["top", "--limit", "0", "--by", "line"],
+        &["stacks", "--limit", "0", "--frames", "0"][..],
+        &["stacks", "--limit", "0", "--by", "line"],
         &["flamegraph", "--format", "folded"],
         &["flamegraph", "--format", "svg"],
     ] {
@@ -319,12 +325,15 @@ fn growth_and_differences_are_drawn() {
 #[test]
 fn what_cannot_be_asked() {
     let server = Server::start(two_processes());
-    assert_eq!(server.ctl(&["top"]).code, 0, "all are shown");
+    assert_eq!(server.ctl(&["stacks"]).code, 0, "all are shown");
     assert_eq!(server.ctl(&["flamegraph"]).code, 2);
-    assert_eq!(server.ctl(&["top", "--pid", "7"]).code, 4);
+    assert_eq!(server.ctl(&["stacks", "--pid", "7"]).code, 4);
     assert_eq!(server.ctl(&["flamegraph", "--pid", "7"]).code, 4);
-    assert_eq!(server.ctl(&["top", "--pid", "99", "--by", "moon"]).code, 2);
-    let empty = server.ctl(&["top", "--pid", "99", "--device", "5"]);
+    assert_eq!(
+        server.ctl(&["stacks", "--pid", "99", "--by", "moon"]).code,
+        2
+    );
+    let empty = server.ctl(&["stacks", "--pid", "99", "--device", "5"]);
     assert_eq!(empty.code, 0);
     assert!(
         empty
@@ -336,4 +345,21 @@ fn what_cannot_be_asked() {
     let empty = server.ctl(&["flamegraph", "--pid", "99", "--device", "5"]);
     assert_eq!(empty.code, 0);
     assert!(empty.out.contains("Nothing to draw"), "{}", empty.out);
+}
+
+/// On a terminal `top` is a view; scripts go on getting the table that it was.
+#[test]
+fn top_answers_as_stacks_where_nobody_looks_at_it() {
+    let server = with_stacks(20);
+    for words in [
+        &[][..],
+        &["--json"],
+        &["--by", "line", "--limit", "3"],
+        &["4242", "--cumulative", "--by", "function"],
+    ] {
+        let top = server.ctl(&[&["top"], words].concat());
+        let stacks = server.ctl(&[&["stacks"], words].concat());
+        assert_eq!((top.code, top.err.as_str()), (0, ""), "{words:?}");
+        assert_eq!(top.out, stacks.out, "{words:?}");
+    }
 }

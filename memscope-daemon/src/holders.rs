@@ -82,7 +82,7 @@ impl NotRead {
         match self {
             NotRead::NoPython { pid } => Refusal::Invalid {
                 what: format!("process {pid} runs no Python, whose objects could be looked at"),
-                hint: "`memscope-ctl top` says which stacks allocated its memory".to_owned(),
+                hint: "`memscope-ctl stacks` says which stacks allocated its memory".to_owned(),
             },
             NotRead::Refused(refusal) => refusal,
         }

@@ -334,7 +334,7 @@ fn both_engines_read_what_the_daemon_says() {
         "{events:?}"
     );
     assert_eq!(only(&answers[5]), [json!(1)]);
-    let top = daemon.json(&["top", "--pid", &pid.to_string(), "--metric", "peak"]);
+    let top = daemon.json(&["stacks", "--pid", &pid.to_string(), "--metric", "peak"]);
     let amounts = top["devices"].as_array().unwrap().iter();
     let sum = |amount: &str, of: &str| -> u64 {
         amounts

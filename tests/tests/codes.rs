@@ -78,7 +78,7 @@ impl Codes {
 fn by_name(daemon: &Daemon, pid: u32) -> BTreeMap<String, u64> {
     let pid = pid.to_string();
     let answer = daemon.json(&[
-        "top",
+        "stacks",
         "--pid",
         &pid,
         "--metric",

@@ -75,7 +75,7 @@ fn python() -> PathBuf {
 /// File, line and name.
 type Frame = (String, u64, String);
 
-/// A row of `top`.
+/// A row of `stacks`.
 #[derive(Debug)]
 struct Row {
     bytes: u64,
@@ -89,7 +89,15 @@ struct Row {
 
 /// What each stack allocated.
 fn rows(daemon: &Daemon, pid: &str) -> Vec<Row> {
-    let answer = daemon.json(&["top", "--pid", pid, "--metric", "allocated", "--limit", "0"]);
+    let answer = daemon.json(&[
+        "stacks",
+        "--pid",
+        pid,
+        "--metric",
+        "allocated",
+        "--limit",
+        "0",
+    ]);
     let frame = |frame: &Value| {
         let text = |key: &str| frame[key].as_str().unwrap_or_default().to_owned();
         let line = frame["line"].as_u64().unwrap_or_default();
@@ -213,7 +221,7 @@ fn broken_frames() {
     assert_eq!(names(row(&["no code"])), ["", "broken", "<module>"]);
     assert_eq!(names(row(&["no instruction"]))[0], "take");
     // What was cut off is told.
-    let answer = daemon.json(&["top", "--pid", &pid, "--metric", "allocated"]);
+    let answer = daemon.json(&["stacks", "--pid", &pid, "--metric", "allocated"]);
     let cut = &answer["devices"][0]["truncated"]["allocated"];
     assert_eq!(number(&cut["count"]), 4, "{answer:#}");
     interpreter.end();

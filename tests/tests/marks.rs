@@ -71,8 +71,8 @@ fn a_name_is_a_moment_in_every_command() {
     );
     for words in [
         &["pool", "--from", "mark:evaluation", "--at", "mark:end"][..],
-        &["top", "--from", "mark:evaluation"],
-        &["top", "--at", "mark:evaluation"],
+        &["stacks", "--from", "mark:evaluation"],
+        &["stacks", "--at", "mark:evaluation"],
     ] {
         ask(words).json();
     }

@@ -106,7 +106,7 @@ fn check(ask: &dyn Fn(&[&str]) -> Said, pid: u32) {
         .unwrap_or_else(|| panic!("no process {pid} in {list:#}"));
     assert_eq!(one["state"], "given_up", "{one:#}");
     assert!(one["allocated_bytes"].is_null(), "{one:#}");
-    for question in ["stats", "leaks", "top"] {
+    for question in ["stats", "leaks", "stacks"] {
         ask(&[question, "--pid", &pid.to_string()]).refused(11, &["given up", "--memory"]);
     }
 }

@@ -468,6 +468,6 @@ fn attached_at_the_first_instruction() {
     assert_eq!(stats["process"]["from_start"], true, "{stats:#}");
     assert!(!coverage(&stats).contains(&"no_python_stacks"), "{stats:#}");
     assert_totals(&stats, &torch.ask("totals"));
-    let top = daemon.json(&["top", "--pid", &torch.pid_text()]);
+    let top = daemon.json(&["stacks", "--pid", &torch.pid_text()]);
     assert!(top.to_string().contains("agent.py"), "{top:#}");
 }

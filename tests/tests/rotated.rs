@@ -122,7 +122,7 @@ fn run(late: bool) {
         &["stats"],
         &["leaks", "--all-groups", "--limit", "0"],
         &["steps", "--last", "0"],
-        &["top", "--limit", "50"],
+        &["stacks", "--limit", "50"],
         &["snapshot", "--format", "json"],
     ];
     let mut answers = Vec::new();

@@ -13,7 +13,7 @@ fn attached(daemon: &Daemon, torch: &Torch, more: &[&str]) {
 
 fn rows(daemon: &Daemon, torch: &Torch, metric: &str) -> Vec<Value> {
     let pid = torch.pid_text();
-    let ask = ["top", "--pid", &pid, "--metric", metric, "--limit", "0"];
+    let ask = ["stacks", "--pid", &pid, "--metric", metric, "--limit", "0"];
     daemon.json(&ask)["rows"].as_array().unwrap().clone()
 }
 

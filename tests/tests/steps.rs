@@ -356,7 +356,7 @@ const QUESTIONS: [&[&str]; 10] = [
     &["steps", "--last", "0", "--survivors", "100"],
     &["fluctuation", "--window", "0s"],
     &["pool", "--at", "step:200"],
-    &["top", "--limit", "50"],
+    &["stacks", "--limit", "50"],
     &["snapshot", "--format", "json"],
     &["diff", "--from", "step:100", "--to", "step:250"],
     &["snapshot", "--format", "json", "--at", "step:120"],

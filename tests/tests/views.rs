@@ -3,7 +3,7 @@
 
 use memscope_tests::{Asking, Daemon, Torch, Value, number, scratch};
 
-/// The device's sums in an answer to `top`, which has one device.
+/// The device's sums in an answer to `stacks`, which has one device.
 #[track_caller]
 fn device_bytes(top: &Value, what: &str) -> u64 {
     let devices = top["devices"].as_array().unwrap();
@@ -53,7 +53,7 @@ fn add_up_to_what_the_allocator_says() {
     let told = torch.ask("allocs small 40 70000");
     let before = number(&told["devices"][0]["allocated"]);
     let ask = |daemon: &Daemon, words: &[&str]| {
-        let words = [&["top", "--pid", &pid, "--limit", "0", "--json"], words].concat();
+        let words = [&["stacks", "--pid", &pid, "--limit", "0", "--json"], words].concat();
         daemon.ctl(&words).document()
     };
     let top = ask(&daemon, &[]);
@@ -114,7 +114,7 @@ fn add_up_to_what_the_allocator_says() {
     let recording = folders.find(|path| path.is_dir()).unwrap();
     let recorded = |words: &[&str]| {
         let recording = recording.to_str().unwrap();
-        let begin = ["--recording", recording, "top", "--pid", &pid];
+        let begin = ["--recording", recording, "stacks", "--pid", &pid];
         let words = [&begin[..], &["--limit", "0", "--json"], words].concat();
         Asking::new(words).ask().document()
     };

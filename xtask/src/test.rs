@@ -59,6 +59,7 @@ pub fn run(options: &Options) -> Result<()> {
         clients: root && !options.unprivileged,
         systemd: root && !options.unprivileged,
         prometheus: root && !options.unprivileged,
+        terminal: root && !options.unprivileged,
         workloads: root && !options.unprivileged,
         packages: root && !options.unprivileged,
         archive: root && !options.unprivileged,

@@ -176,7 +176,7 @@ fn stacks_that_find_no_room() {
         what: "different stacks of a process",
         most,
         beyond: "what further ones allocate counts to a stack that is lost",
-        told: "the row `lost` in `top`",
+        told: "the row `lost` in `stacks`",
         test: "stacks_that_find_no_room",
     }
     .is_told();

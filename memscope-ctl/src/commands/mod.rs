@@ -27,6 +27,7 @@ mod stacks;
 mod stats;
 mod status;
 mod steps;
+mod top;
 mod trigger;
 mod ui;
 mod watch;
@@ -84,7 +85,8 @@ commands! {
     Marks: marks::Marks,
     Pool: pool::Pool,
     Ranks: ranks::Ranks,
-    Top: stacks::top::Top,
+    Stacks: stacks::command::Stacks,
+    Top: top::Top,
     Flamegraph: stacks::flamegraph::Flamegraph,
     Snapshot: snapshot::Snapshot,
     Diff: diff::Diff,
@@ -106,8 +108,9 @@ Examples:
   memscope-ctl stats --pid 4242 --json          what it holds, for programs
   memscope-ctl watch --pid 4242                 the same, live
   memscope-ctl ui                               all of it as a page in a browser
+  memscope-ctl top                              a view of all that stays open
   memscope-ctl leaks --pid 4242 --min-age 30s   what keeps growing
-  memscope-ctl top --pid 4242                   whose memory it is
+  memscope-ctl stacks --pid 4242                whose memory it is
   memscope-ctl flamegraph --pid 4242 -o x.svg   the same, drawn
   memscope-ctl snapshot --pid 4242 -o s.pickle  for https://pytorch.org/memory_viz
   memscope-ctl --recording run.mscope stats     ask a recording instead of a daemon
@@ -221,6 +224,7 @@ mod tests {
             "steps",
             "marks",
             "fluctuation",
+            "stacks",
             "top",
         ] {
             for words in [&[command, "4242"][..], &[command, "--pid", "4242"]] {

@@ -32,6 +32,16 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// A line of a program, as answers about leaks have it.
+    pub(crate) fn of_line(line: &'a v1::CodeLine) -> Frame<'a> {
+        Frame {
+            name: &line.name,
+            file: &line.file,
+            line: line.line,
+            is_native: is_compiled(&line.file),
+        }
+    }
+
     /// Parses `name (file:line)`. A frame whose file is no Python file (`.py`, or a name such as `<stdin>`) is taken
     /// for compiled code.
     fn parse(text: &'a str) -> Frame<'a> {
@@ -56,7 +66,7 @@ impl<'a> Frame<'a> {
             name,
             file,
             line,
-            is_native: !file.ends_with(".py") && !file.starts_with('<'),
+            is_native: is_compiled(file),
         }
     }
 
@@ -87,6 +97,12 @@ impl<'a> Frame<'a> {
         place
     }
 
+    /// The whole path of its file and its line, `/home/ada/train.py:18`, where both are known.
+    pub(crate) fn location(&self) -> Option<String> {
+        let is_known = !self.file.is_empty() && self.line > 0;
+        is_known.then(|| format!("{}:{}", plain(self.file), self.line))
+    }
+
     /// Whether the frame is not the program's own code.
     fn is_library(&self) -> bool {
         self.is_native
@@ -101,6 +117,11 @@ impl<'a> Frame<'a> {
         let (library, _) = short.split_once('/')?;
         is_short.then_some(library)
     }
+}
+
+/// Whether a file is taken for compiled code: it is no Python file (`.py`, or a name such as `<stdin>`).
+fn is_compiled(file: &str) -> bool {
+    !file.ends_with(".py") && !file.starts_with('<')
 }
 
 /// A path without the folder in which its library is installed.
@@ -142,12 +163,8 @@ enum Line {
     LeftOut(usize, usize),
 }
 
-/// Chooses at most `most` lines (0: all frames): the innermost frames, then the program's own; a run of library
-/// frames becomes one line. If that is still too much, the middle is left out.
-fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
-    if most == 0 || frames.len() <= most {
-        return (0..frames.len()).map(Line::Frame).collect();
-    }
+/// The innermost frames, then the program's own; a run of library frames becomes one line.
+fn without_runs(frames: &[Frame<'_>]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for (index, frame) in frames.iter().enumerate() {
         if index < INNERMOST || !frame.is_library() {
@@ -166,6 +183,16 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
             *line = Line::Frame(begin);
         }
     }
+    lines
+}
+
+/// Chooses at most `most` lines (0: all frames): the innermost frames, then the program's own; a run of library
+/// frames becomes one line. If that is still too much, the middle is left out.
+fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
+    if most == 0 || frames.len() <= most {
+        return (0..frames.len()).map(Line::Frame).collect();
+    }
+    let mut lines = without_runs(frames);
     if lines.len() <= most {
         return lines;
     }
@@ -195,7 +222,7 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
     lines
 }
 
-/// A stack from a file, its frames as `name (file:line)`, formatted as `top` does, in at most `most` lines.
+/// A stack from a file, its frames as `name (file:line)`, formatted as `stacks` does, in at most `most` lines.
 pub(crate) fn folded(frames: &[String], most: usize) -> Vec<String> {
     let frames: Vec<Frame<'_>> = frames.iter().map(|text| Frame::parse(text)).collect();
     lines_of(&frames, most)
@@ -227,6 +254,36 @@ fn lines_of(frames: &[Frame<'_>], most: usize) -> Vec<String> {
         Line::LeftOut(begin, end) => left_out(frames.get(*begin..*end).unwrap_or_default()),
     });
     text.collect()
+}
+
+/// A line of a stack, and the place in the sources that it names.
+pub(crate) struct Told {
+    pub(crate) text: String,
+    /// The whole path of the file with the line; nothing for frames that are left out.
+    pub(crate) location: Option<String>,
+}
+
+/// A stack line by line: all its frames, or the program's own with the runs of library frames between them counted.
+pub(crate) fn told(frames: &[Frame<'_>], all: bool) -> Vec<Told> {
+    let lines = match all {
+        true => (0..frames.len()).map(Line::Frame).collect(),
+        false => without_runs(frames),
+    };
+    let width = frames.iter().map(|frame| frame.name().chars().count());
+    let width = width.max().unwrap_or(0).min(48);
+    let told = lines.iter().map(|line| match line {
+        Line::Frame(index) => Told {
+            text: frames.get(*index).map_or_else(String::new, |frame| {
+                format!("{:width$}  {}", frame.name(), frame.place())
+            }),
+            location: frames.get(*index).and_then(Frame::location),
+        },
+        Line::LeftOut(begin, end) => Told {
+            text: left_out(frames.get(*begin..*end).unwrap_or_default()),
+            location: None,
+        },
+    });
+    told.collect()
 }
 
 /// The line for frames that are left out: `… 14 in torch`, `… 14 more`.

@@ -1,5 +1,6 @@
 //! Answers as text for people. Pure: answers in, text out.
 
+pub(crate) mod bars;
 pub(crate) mod frames;
 pub(crate) mod libraries;
 pub(crate) mod steps;

@@ -76,7 +76,7 @@ fn fitted(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Vec<V
 }
 
 /// A text in at most `most` terminal columns: of a path the end is kept, of other texts the beginning.
-fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
     }

@@ -344,7 +344,7 @@ fn question(node: &Node, traced: &[Traced], rng: &mut Rng) -> Result<(&'static s
             "snapshot of a moment",
             vec!["snapshot", "--pid", pid, "--at", "-1s", "-o", file],
         ),
-        _ => ("top", vec!["top", "--pid", pid, "--limit", "0"]),
+        _ => ("stacks", vec!["stacks", "--pid", pid, "--limit", "0"]),
     };
     let child = node
         .ctl(&words)

@@ -87,7 +87,7 @@ fn show(python: &Path, variables: &[(String, String)], real: bool) -> Result<()>
     println!("\n… {}", training.until("step 200")?);
     daemon.show(&["stats", "--pid", &pid])?;
     let verdict = daemon.show(&["leaks", "--pid", &pid, "--exit-code"])?;
-    daemon.show(&["top", "--pid", &pid, "--limit", "2"])?;
+    daemon.show(&["stacks", "--pid", &pid, "--limit", "2"])?;
     daemon.show(&["detach", "--pid", &pid])?;
     if verdict.code() != Some(GROWS) {
         bail!("the leak was not found");

@@ -62,6 +62,10 @@ pub struct Options {
     #[arg(long)]
     pub prometheus: bool,
 
+    /// Also tmux, in whose terminals tests walk through `memscope-ctl top`
+    #[arg(long)]
+    pub terminal: bool,
+
     /// Also Slurm and podman, with which tests start jobs and containers
     #[arg(long)]
     pub workloads: bool,
@@ -106,6 +110,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.prometheus {
         complete &= toolchain::ensure_prometheus(mode)?;
+    }
+    if options.terminal {
+        complete &= toolchain::ensure_terminal(mode)?;
     }
     if options.workloads {
         complete &= toolchain::ensure_workloads(mode)?;

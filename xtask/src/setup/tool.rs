@@ -29,7 +29,12 @@ impl Version {
                 // As in `v18.20.4` and `go1.19.8`.
                 let part = part.trim_start_matches(|c: char| c.is_ascii_alphabetic());
                 let mut numbers = part.split(['.', '-', '+']);
-                let version = Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+                let major = numbers.next()?.parse().ok()?;
+                // As in tmux's `3.3a`.
+                let minor = numbers
+                    .next()?
+                    .trim_end_matches(|c: char| c.is_ascii_lowercase());
+                let version = Version(major, minor.parse().ok()?);
                 Some(version)
             })
             .next()
@@ -179,6 +184,7 @@ mod tests {
             ("go version go1.19.8 linux/amd64", Version(1, 19)),
             ("libprotoc 3.21.12", Version(3, 21)),
             ("protoc-gen-go v1.28.1", Version(1, 28)),
+            ("tmux 3.3a", Version(3, 3)),
             ("9.2.0", Version(9, 2)),
         ] {
             assert_eq!(Version::in_words(words), Some(version), "{words}");

@@ -108,6 +108,16 @@ const SYSTEMD: Tool = Tool {
     least: Version(250, 0),
     packages: &["systemd"],
 };
+/// A terminal without a window, in which tests press keys and read the screen.
+const TMUX: Tool = Tool {
+    name: "tmux",
+    why: "tests walk through memscope-ctl top in its terminals",
+    programs: &["tmux"],
+    ask: &["-V"],
+    // That of Debian 12.
+    least: Version(3, 3),
+    packages: &["tmux"],
+};
 /// They fetch metrics, evaluate rules and take alerts, as on the machines of those who run memscope.
 const PROMETHEUS: Tool = Tool {
     name: "Prometheus",
@@ -202,6 +212,11 @@ pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
 /// Makes sure that there are systemd's programs, with which tests check the files in `deploy/`.
 pub fn ensure_systemd(mode: Mode) -> Result<bool> {
     SYSTEMD.ensure(mode)
+}
+
+/// Makes sure that there is tmux, in whose terminals tests press keys.
+pub fn ensure_terminal(mode: Mode) -> Result<bool> {
+    TMUX.ensure(mode)
 }
 
 /// Makes sure that there is podman.

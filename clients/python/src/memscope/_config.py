@@ -92,7 +92,7 @@ def _device(wishes: Wishes, value: str) -> Wishes:
         if re.fullmatch(r"npu:\d+", word):
             raise UnsupportedError(
                 f"device={value!r}: memscope follows all devices of a process, not one of them",
-                "leave device out; questions are asked by device, as in memscope-ctl top --device 0",
+                "leave device out; questions are asked by device, as in memscope-ctl stacks --device 0",
             )
         if word != "npu":
             raise _bad("device", value, "npu, which means all devices of the process, of any kind")

@@ -3,7 +3,7 @@
 mod table;
 
 use super::run::Run;
-use super::stacks::top::{self, Between};
+use super::stacks::command::{self, Between};
 use crate::failure::{Exit, Failure};
 use crate::files::{self, SnapshotFile};
 use crate::process::ProcessOption;
@@ -53,7 +53,7 @@ pub(crate) struct Diff {
 pub(crate) enum DiffBy {
     /// Device, stream and size.
     Size,
-    /// The stack that allocated it. Between moments of a process the same as `top --from`.
+    /// The stack that allocated it. Between moments of a process the same as `stacks --from`.
     Stack,
 }
 
@@ -83,7 +83,7 @@ impl Run for Diff {
                 to: self.to.clone(),
                 limit: self.limit,
             };
-            return top::grown(&client, pid, between, session).await;
+            return command::grown(&client, pid, between, session).await;
         }
         let question = v1::DiffRequest {
             pid,

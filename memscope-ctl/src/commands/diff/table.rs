@@ -8,7 +8,7 @@ use crate::units::{bytes, grouped, moment, plain};
 use memscope_diff::{Compared, MatchedBy, StackDiff};
 use memscope_proto::v1;
 
-/// Largest number of lines that are shown of a stack, the same as the default of `top`.
+/// Largest number of lines that are shown of a stack, the same as the default of `stacks`.
 const FRAMES: usize = 8;
 
 /// The difference between two moments of a process.

@@ -134,7 +134,7 @@ pub(crate) enum CompareLevel {
 #[command(after_help = "Examples:
   memscope-ctl import memscope_dump_20251120.csv -o run.mscope
   memscope-ctl --recording run.mscope stats
-  memscope-ctl --recording run.mscope top
+  memscope-ctl --recording run.mscope stacks
   memscope-ctl --recording run.mscope snapshot -o s.pickle   for https://pytorch.org/memory_viz
 
 Exit codes: 0 done; 1 the file cannot be read, or the recording cannot be written.")]

@@ -1,7 +1,7 @@
 //! `holders`: which Python objects keep the memory of a process alive.
 
 mod every;
-mod table;
+pub(in crate::commands) mod table;
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};

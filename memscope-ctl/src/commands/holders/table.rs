@@ -118,18 +118,23 @@ pub(super) fn container(holder: &v1::Holder) -> String {
 fn way(holder: &v1::Holder) -> String {
     let mut text = format!("\nThe way to the block at {:#x}:\n", holder.example_address);
     for step in &holder.way {
-        let part = match step.part.as_str() {
-            "" => "(part of it)".to_owned(),
-            part => plain(part),
-        };
-        let length = step
-            .length
-            .map_or_else(String::new, |n| format!(" of {}", grouped(n)));
-        let place = match step.file.as_str() {
-            "" => String::new(),
-            file => format!("  {}:{}", plain(file), step.line),
-        };
-        text.push_str(&format!("  {part}  {}{length}{place}\n", plain(&step.kind)));
+        text.push_str(&format!("  {}\n", step_of_way(step)));
     }
     text
+}
+
+/// A step of the way to a block: `.history  list of 200`.
+pub(in crate::commands) fn step_of_way(step: &v1::HolderStep) -> String {
+    let part = match step.part.as_str() {
+        "" => "(part of it)".to_owned(),
+        part => plain(part),
+    };
+    let length = step
+        .length
+        .map_or_else(String::new, |n| format!(" of {}", grouped(n)));
+    let place = match step.file.as_str() {
+        "" => String::new(),
+        file => format!("  {}:{}", plain(file), step.line),
+    };
+    format!("{part}  {}{length}{place}", plain(&step.kind))
 }

@@ -1,6 +1,6 @@
 //! `leaks`: which lines of the program keep more and more memory.
 
-mod table;
+pub(in crate::commands) mod table;
 
 use super::each::{documents, each, whole};
 use super::run::Run;

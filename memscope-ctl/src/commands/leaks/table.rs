@@ -105,7 +105,7 @@ fn held_by(answer: &v1::LeaksResponse) -> String {
     text
 }
 
-fn who(holder: &v1::Holder) -> String {
+pub(in crate::commands) fn who(holder: &v1::Holder) -> String {
     let mut who = match (&holder.container, &holder.kind, holder.length) {
         (Some(container), Some(kind), Some(length)) => format!(
             "{} {} ({} elements)",
@@ -203,7 +203,7 @@ fn why_groups(groups: &[v1::LeakGroup]) -> String {
 }
 
 /// An interval of growth per step, from its lower to its upper end.
-fn between(low: f64, high: f64) -> String {
+pub(in crate::commands) fn between(low: f64, high: f64) -> String {
     format!(
         "{} to {} a step",
         units::signed_bytes(low.round() as i64),
@@ -221,20 +221,20 @@ fn sizes(line: &v1::LeakLine) -> String {
 }
 
 /// `train.py:18 (train_step)`: the file without its folders, which stand beneath the table.
-fn short(line: &v1::LeakLine) -> String {
+pub(in crate::commands) fn short(line: &v1::LeakLine) -> String {
     match &line.line {
         Some(at) => place(at),
         None => format!("blocks of {}, line not known", sizes(line)),
     }
 }
 
-fn place(at: &v1::CodeLine) -> String {
+pub(in crate::commands) fn place(at: &v1::CodeLine) -> String {
     let file = at.file.rsplit('/').next().unwrap_or(&at.file);
     format!("{}:{} ({})", plain(file), at.line, plain(&at.name))
 }
 
 /// `+2.48 MiB a step`, or a second where steps are not known.
-fn pace(line: &v1::LeakLine) -> String {
+pub(in crate::commands) fn pace(line: &v1::LeakLine) -> String {
     match line.growth_bytes_per_step {
         Some(step) => format!("{} a step", units::signed_bytes(step.round() as i64)),
         None => rate(line.growth_bytes_per_s),
@@ -378,13 +378,13 @@ fn beside(group: &v1::LeakGroup) -> String {
 }
 
 /// Whether there is nothing yet that could grow: at level `read`, before the first reading.
-pub(super) fn never_read(answer: &v1::LeaksResponse) -> bool {
+pub(in crate::commands) fn never_read(answer: &v1::LeaksResponse) -> bool {
     let said = |code: &str| answer.coverage.iter().any(|note| note.code == code);
     said("level_read") && said("totals_unknown")
 }
 
 /// Sums up all groups in a sentence or two.
-fn headline(answer: &v1::LeaksResponse) -> String {
+pub(in crate::commands) fn headline(answer: &v1::LeaksResponse) -> String {
     let watched = nanoseconds(answer.watched_ns);
     let mut text = match (answer.growing_groups, &answer.young) {
         (0, _) if never_read(answer) => {

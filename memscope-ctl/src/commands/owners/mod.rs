@@ -2,7 +2,7 @@
 
 mod course;
 mod tree;
-mod words;
+pub(in crate::commands) mod words;
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! `top` and `flamegraph`: which stacks allocated the memory.
+//! `stacks` and `flamegraph`: which stacks allocated the memory.
 
+pub(crate) mod command;
 pub(crate) mod flamegraph;
 mod summed;
 mod table;
-pub(crate) mod top;
 mod view;

@@ -1,4 +1,4 @@
-//! Options of `top` and `flamegraph`: what is counted, in which unit, and at which moments.
+//! Options of `stacks` and `flamegraph`: what is counted, in which unit, and at which moments.
 
 use clap::ValueEnum;
 use memscope_proto::v1::{self, Moment};
@@ -9,9 +9,9 @@ pub(crate) struct View {
     /// What to count; live unless --from is given, then growth.
     #[arg(long, value_enum)]
     metric: Option<Metric>,
-    /// In what to count it.
-    #[arg(long, value_enum, default_value_t = Unit::Bytes)]
-    unit: Unit,
+    /// In what to count it [default: bytes]
+    #[arg(long, value_enum)]
+    unit: Option<Unit>,
     /// Only this device.
     #[arg(long, value_name = "ORDINAL", value_parser = clap::value_parser!(i32).range(0..))]
     device: Option<i32>,
@@ -31,6 +31,15 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Whether any of the options is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.metric.is_some()
+            || self.unit.is_some()
+            || self.device.is_some()
+            || self.from.is_some()
+            || self.at.is_some()
+    }
+
     /// The options as a request carries them.
     pub(crate) fn wire(&self) -> v1::StackView {
         let metric = match (self.metric, &self.from) {
@@ -40,8 +49,8 @@ impl View {
             (Some(Metric::Growth), _) | (None, Some(_)) => v1::StackMetric::Growth,
         };
         let unit = match self.unit {
-            Unit::Bytes => v1::StackUnit::Bytes,
-            Unit::Count => v1::StackUnit::Count,
+            None | Some(Unit::Bytes) => v1::StackUnit::Bytes,
+            Some(Unit::Count) => v1::StackUnit::Count,
         };
         v1::StackView {
             metric: metric.into(),

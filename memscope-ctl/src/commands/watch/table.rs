@@ -1,5 +1,6 @@
 //! A table of all processes, and the course of each device's memory beneath it.
 
+use crate::render::bars::bars;
 use crate::render::table::{Column, table};
 use crate::render::window::Window;
 use crate::render::{command_line, device_of_kind, growth, totals_of};
@@ -11,8 +12,6 @@ use std::time::Duration;
 const COMMAND: usize = 60;
 /// Largest number of lines for the course of one device.
 const TALLEST: usize = 8;
-/// Bars from the lowest to the highest.
-const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Everything that is shown about one process.
 pub(super) struct Look {
@@ -181,32 +180,6 @@ fn courses(look: &Look, height: usize) -> String {
     text
 }
 
-/// Draws levels as bars over `height` lines, the topmost line first. The lowest level is the lowest bar, and the
-/// highest one fills all lines. Levels that are all the same are drawn low.
-fn bars(levels: &[u64], height: usize) -> Vec<String> {
-    let low = levels.iter().min().copied().unwrap_or_default();
-    let high = levels.iter().max().copied().unwrap_or_default();
-    let steps = (height * BARS.len()) as f64;
-    let eighths: Vec<usize> = levels
-        .iter()
-        .map(|level| {
-            let share = (level - low) as f64 / (high - low).max(1) as f64;
-            1 + (share * (steps - 1.0)).round() as usize
-        })
-        .collect();
-    (0..height)
-        .rev()
-        .map(|line| {
-            let below = line * BARS.len();
-            let bar = |eighths: &usize| match eighths.saturating_sub(below) {
-                0 => ' ',
-                full => BARS[full.min(BARS.len()) - 1],
-            };
-            eighths.iter().map(bar).collect()
-        })
-        .collect()
-}
-
 /// Codes of the coverage notes that limit the numbers of each process. `stats` shows the sentences.
 fn notes(looks: &[Look]) -> String {
     let mut text = String::new();
@@ -254,15 +227,6 @@ fn cut(text: &str, most: usize, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bars_go_from_the_lowest_level_to_the_highest() {
-        assert_eq!(bars(&[10, 17, 13], 1), ["▁█▄"]);
-        assert_eq!(bars(&[0, 15, 8], 2), [" █▁", "▁██"]);
-        assert_eq!(bars(&[7, 7], 2), ["  ", "▁▁"]);
-        assert_eq!(bars(&[0, u64::MAX], 1), ["▁█"]);
-        assert_eq!(bars(&[], 1), [""]);
-    }
 
     #[test]
     fn what_does_not_fit_is_counted() {

@@ -1,4 +1,4 @@
-//! `top`: which stacks, functions, files or lines allocated it.
+//! `stacks`: which stacks, functions, files or lines allocated it.
 
 use super::summed;
 use super::table;
@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 /// is where the innermost frame is the one named, inclusive where it is anywhere in the stack.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  memscope-ctl top --pid 4242                        the stacks that hold most
-  memscope-ctl top --pid 4242 --from -5m             those that grew most in five minutes
-  memscope-ctl top --pid 4242 --by function --cumulative
-  memscope-ctl top --pid 4242 --by line --metric peak --device 0
-  memscope-ctl top --pid 4242 --limit 0 --json | jq '.rows[0].frames'")]
-pub(crate) struct Top {
+  memscope-ctl stacks --pid 4242                        the stacks that hold most
+  memscope-ctl stacks --pid 4242 --from -5m             those that grew most in five minutes
+  memscope-ctl stacks --pid 4242 --by function --cumulative
+  memscope-ctl stacks --pid 4242 --by line --metric peak --device 0
+  memscope-ctl stacks --pid 4242 --limit 0 --json | jq '.rows[0].frames'")]
+pub(crate) struct Stacks {
     #[command(flatten)]
     pub(crate) processes: Processes,
     /// By what to sum up [default: stack, with --fleet line]
@@ -37,12 +37,12 @@ pub(crate) struct Top {
     /// Sums in order of the inclusive column.
     #[arg(long)]
     pub(crate) cumulative: bool,
-    /// At most so many rows, 0 for as many as an answer takes.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) limit: u32,
-    /// At most so many lines of each stack, 0 for all its frames.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(crate) frames: usize,
+    /// At most so many rows, 0 for as many as an answer takes [default: 10]
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u32>,
+    /// At most so many lines of each stack, 0 for all its frames [default: 8]
+    #[arg(long, value_name = "N")]
+    pub(crate) frames: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -72,16 +72,16 @@ impl By {
     }
 }
 
-impl Run for Top {
+impl Run for Stacks {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let ask = async |pid| {
-            let question = self.question(pid, By::Stack, self.limit);
+            let question = self.question(pid, By::Stack, self.limit());
             client
                 .ask(question, async |mut rpc, request| rpc.stacks(request).await)
                 .await
         };
-        let show = |answer: &_| table::text(answer, self.frames);
+        let show = |answer: &_| table::text(answer, self.frames());
         let json = session.global.json;
         let (_, exit) = each(&client, &self.processes, json, ask, show, document).await?;
         Ok(exit.unwrap_or(Exit::Done))
@@ -92,7 +92,7 @@ impl Run for Top {
     async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
         let ask = async |asking: &fleet::Asking<'_>| {
             let stacks = async |pid| {
-                let limit = match self.limit {
+                let limit = match self.limit() {
                     0 => 0,
                     limit => limit.saturating_mul(EACH).max(OF_EACH),
                 };
@@ -102,7 +102,7 @@ impl Run for Top {
             of_processes(asking, &self.processes, stacks).await
         };
         let replies = fleet.ask(ask).await.any()?;
-        let text = |replies: &_| summed::text(replies, self.limit as usize, self.frames);
+        let text = |replies: &_| summed::text(replies, self.limit() as usize, self.frames());
         let documents = |told: &_| documents_by(told, document);
         fleet::show(&replies, session, text, documents)
     }
@@ -112,8 +112,29 @@ impl Run for Top {
 const EACH: u32 = 5;
 /// Rows that each process is asked for at least.
 const OF_EACH: u32 = 50;
+/// Rows that are shown where no number is asked for.
+const ROWS: u32 = 10;
+/// Lines of each stack that are shown where no number is asked for.
+const LINES: usize = 8;
 
-impl Top {
+impl Stacks {
+    /// Whether any option is given that says how the table is to be made; the processes are none.
+    pub(crate) fn has_options(&self) -> bool {
+        self.by.is_some()
+            || self.cumulative
+            || self.limit.is_some()
+            || self.frames.is_some()
+            || self.view.is_given()
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit.unwrap_or(ROWS)
+    }
+
+    fn frames(&self) -> usize {
+        self.frames.unwrap_or(LINES)
+    }
+
     fn question(&self, pid: u32, by: By, limit: u32) -> v1::StacksRequest {
         v1::StacksRequest {
             pid,

@@ -1,0 +1,103 @@
+//! The view of all devices.
+
+use super::{limits, size, size_known};
+use crate::commands::top::page::{Cell, Opens, Page, Row, Tone, number, text};
+use crate::render::{command_line, device};
+use crate::units::{maybe_bytes, plain, unknown};
+use memscope_proto::v1;
+
+/// Characters of a command line that are kept.
+const COMMAND: usize = 120;
+
+/// Every device with its processes, and what nobody explains of it.
+pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
+    let mut page = Page {
+        about: match answer.devices.len() {
+            1 => "1 device".to_owned(),
+            all => format!("{all} devices"),
+        },
+        as_of: Some(answer.as_of),
+        columns: vec![
+            text("DEVICE", 0, 8),
+            number("PID", 0),
+            text("WHAT", 0, 18),
+            number("HELD", 0),
+            number("OF", 2),
+            number("ALLOCATED", 3),
+            number("CONTEXT", 4),
+            number("FREE", 1),
+            number("ORDINAL", 5),
+        ],
+        nothing: "No traced process has used a device yet.".to_owned(),
+        limits: limits(&answer.coverage),
+        ..Page::default()
+    };
+    for one in &answer.devices {
+        let kind = one.kind.as_deref().map_or_else(unknown, plain);
+        let name = one.name.as_deref().map_or_else(unknown, plain);
+        let title = format!("{kind} {name}");
+        for holder in &one.holders {
+            page.rows.push(row(one, &title, holder));
+        }
+        let rest = [
+            ("(kept by the driver)", one.driver_reserved_bytes, false),
+            ("(nobody explains)", one.unexplained_bytes, true),
+        ];
+        for (what, held, may_be_less) in rest {
+            let words = match may_be_less && one.at_least && held.is_some() {
+                true => format!("at most {}", maybe_bytes(held)),
+                false => maybe_bytes(held),
+            };
+            let tone = match may_be_less && held.is_some_and(|held| held > 0) {
+                true => Tone::Plain,
+                false => Tone::Quiet,
+            };
+            page.rows.push(Row {
+                key: format!("{title} {what}"),
+                cells: vec![
+                    Cell::text(&title),
+                    Cell::default(),
+                    Cell::text(what).toned(tone),
+                    size_known(words, held),
+                    size(one.total_bytes),
+                    Cell::default(),
+                    Cell::default(),
+                    size(one.free_bytes),
+                    Cell::default(),
+                ],
+                location: None,
+                pid: None,
+                opens: None,
+            });
+        }
+    }
+    page
+}
+
+fn row(one: &v1::MachineDevice, title: &str, holder: &v1::DeviceHolder) -> Row {
+    let process = holder.process.clone().unwrap_or_default();
+    let facts = process.facts.unwrap_or_default();
+    let held = maybe_bytes(holder.held_bytes);
+    let held = match holder.at_least && holder.held_bytes.is_some() {
+        true => format!("at least {held}"),
+        false => held,
+    };
+    let ordinal = device(holder.ordinal);
+    Row {
+        key: format!("{title} {} {} {ordinal}", facts.pid, facts.start_ticks),
+        cells: vec![
+            Cell::text(title),
+            Cell::number(facts.pid.to_string(), Some(-f64::from(facts.pid))),
+            Cell::text(command_line(&facts.cmdline, &facts.comm, COMMAND)),
+            size_known(held, holder.held_bytes),
+            size(one.total_bytes),
+            size(holder.allocated_bytes),
+            size(holder.context_bytes),
+            size(one.free_bytes),
+            Cell::text(ordinal),
+        ],
+        location: None,
+        pid: Some(facts.pid),
+        opens: Some(Opens::Leaks),
+    }
+}

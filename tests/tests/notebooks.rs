@@ -229,29 +229,20 @@ fn tables_are_what_memscope_ctl_and_pytorch_say() {
     ];
     assert_same_columns(&replayed["tables"]["stats"], &live["stats"], &columns);
 
-    let other = Asking::new(["--json", "--recording", pickle, "ps"]).ask();
     let said = tables(&daemon, pickle, None);
-    if other.code == 0 {
-        let columns = [
-            "device",
-            "segment_address",
-            "address",
-            "size_bytes",
-            "state",
-            "stream",
-        ];
-        assert_same_columns(&said["tables"]["blocks"], &live["blocks"], &columns);
-        assert_eq!(
-            sum(&said["tables"]["segments"], "allocated_bytes"),
-            allocated
-        );
-    } else {
-        // A memscoped that cannot read it says so, and its words are passed on.
-        assert_eq!(said["error"]["code"], "replay_failed", "{said:#}");
-        let message = said["error"]["message"].as_str().unwrap();
-        let (_, words) = message.split_once("snapshot.pickle: ").unwrap();
-        assert!(other.errors.contains(words), "{message}; {}", other.errors);
-    }
+    let columns = [
+        "device",
+        "segment_address",
+        "address",
+        "size_bytes",
+        "state",
+        "stream",
+    ];
+    assert_same_columns(&said["tables"]["blocks"], &live["blocks"], &columns);
+    assert_eq!(
+        sum(&said["tables"]["segments"], "allocated_bytes"),
+        allocated
+    );
 }
 
 #[test]

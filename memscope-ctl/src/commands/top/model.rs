@@ -1230,5 +1230,6 @@ pub(super) fn course_question(pid: u32, interval_ms: u64) -> v1::FluctuationRequ
         pid,
         window_ns: interval_ns.saturating_mul(u64::from(INTERVALS)).max(1),
         intervals: INTERVALS,
+        ..v1::FluctuationRequest::default()
     }
 }

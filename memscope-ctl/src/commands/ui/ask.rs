@@ -3,7 +3,7 @@
 //! Owns: which questions the page may ask, from JSON to messages and back. Nothing that changes something is among them.
 
 use crate::client::Client;
-use crate::commands::stacks::top;
+use crate::commands::stacks::command;
 use crate::failure::Failure;
 use crate::fleet::Asking;
 use crate::output::no_json;
@@ -141,5 +141,5 @@ pub(super) fn read(json: &[u8]) -> Result<Value, Failure> {
 }
 
 fn with_frames(answer: &v1::StacksResponse) -> Result<Vec<u8>, Failure> {
-    written(&top::document(answer)?)
+    written(&command::document(answer)?)
 }

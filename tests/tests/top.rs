@@ -49,9 +49,10 @@ fn walk(columns: u32, lines: u32) {
 
     let terminal = Terminal::open(columns, lines);
     terminal.type_line(&command(&daemon, "top"));
-    let processes = terminal.wait("GROWS");
+    let grows = |row: &str| row.contains(&pid) && row.contains("GROWS");
+    let processes = terminal.wait_for("a process that grows", |screen| screen.lines().any(grows));
     assert!(processes.contains("[1 processes]"), "{processes}");
-    let row = processes.lines().find(|row| row.contains("GROWS")).unwrap();
+    let row = processes.lines().find(|row| grows(row)).unwrap();
     assert!(
         row.contains(&pid) && row.contains("agent.py"),
         "{processes}"

@@ -224,7 +224,7 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
     const limits =
       by === "size"
         ? [1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20]
-        : [1e6, 1e7, 1e8, 1e9, 1e10, 6e10, 6e11];
+        : [1e8, 1e9, 1e10, 3e10, 6e10, 3e11, 1.8e12];
     for (let i = 0; i < blocks.count; i++) {
       const value = by === "size" ? blocks.size[i]! : picture.asOfBoot - picture.since[i]!;
       if (Number.isNaN(value)) words[i] = other;

@@ -187,6 +187,7 @@ function Course({ id }: { id: number }): JSX.Element {
   const error = useSignal<Error | null>(null);
   const brush = useSignal<[number, number] | null>(null);
   const mode = useSignal<"brush" | "pan">("brush");
+  const fit = useSignal(false);
   const known = useRef<Known | null>(null);
   known.current ??= new Known(
     id,
@@ -284,6 +285,17 @@ function Course({ id }: { id: number }): JSX.Element {
             value={mode.value}
             set={(word) => (mode.value = word)}
           />
+          <Choice
+            label="Where the scale begins"
+            of={
+              [
+                ["zero", "From zero"],
+                ["fit", "Only what changes"],
+              ] as const
+            }
+            value={fit.value ? "fit" : "zero"}
+            set={(word) => (fit.value = word === "fit")}
+          />
           {it.devices().length > 1 && (
             <label>
               Device{" "}
@@ -328,6 +340,7 @@ function Course({ id }: { id: number }): JSX.Element {
                   steps={steps.value.answer}
                   signs={signs}
                   drag={mode.value}
+                  fit={fit.value}
                   brush={brush.value}
                   at={at !== null && /^\d+$/.test(at) ? Number(BigInt(at) - it.offset) : null}
                   move={move}
@@ -561,6 +574,7 @@ interface PlotProps {
   signs: Sign[];
   at: number | null;
   drag: "brush" | "pan";
+  fit: boolean;
   brush: [number, number] | null;
   move: (window: [number, number] | null) => void;
   mark: (range: [number, number] | null) => void;
@@ -606,7 +620,7 @@ function Plot(props: PlotProps): JSX.Element {
           auto: false,
           range: () => [seconds(latest.current.window[0]), seconds(latest.current.window[1])],
         },
-        y: { range: (_, low, high) => [0, Math.max(1, high ?? 1, low ?? 0) * 1.06] },
+        y: { range: (_, low, high) => heights(low ?? 0, high ?? 1, latest.current.fit) },
       },
       axes: [
         {
@@ -679,6 +693,12 @@ function Plot(props: PlotProps): JSX.Element {
   return <div class="plot" ref={place} />;
 }
 
+/** Which heights the chart has: from zero, or only those between the lowest and the highest level that are seen. */
+function heights(low: number, high: number, fit: boolean): [number, number] {
+  const room = Math.max(1024, high - low) * 0.08;
+  return fit ? [Math.max(0, low - room), high + room] : [0, Math.max(1, high) * 1.06];
+}
+
 const POWERS = Array.from({ length: 55 }, (_, i) => 2 ** i);
 
 function axisTime(second: number, step: number): string {
@@ -723,6 +743,7 @@ function overlay(chart: uPlot, props: PlotProps, seconds: (boot: number) => numb
     if (seen.length < width / (60 * ratio)) {
       ctx.fillStyle = ink("--ink-2");
       ctx.font = `${10 * ratio}px system-ui`;
+      ctx.textAlign = "left";
       for (const row of seen)
         ctx.fillText(String(row.step), x(Number(row.to_boot_ns)) + 3 * ratio, top + height - 5 * ratio);
     }

@@ -113,10 +113,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/owners", &[]),
     ("crates/ranks", &[]),
     ("crates/pages", &[]),
+    ("crates/report", &["owners", "ranks", "units"]),
     (
         "memscope-ctl",
         &[
-            "diff", "dump", "pages", "proto", "ranks", "service", "units", "vendors",
+            "diff", "dump", "pages", "proto", "ranks", "report", "service", "units", "vendors",
         ],
     ),
 ];

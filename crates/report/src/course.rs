@@ -208,9 +208,12 @@ impl<'p> Course<'p> {
     }
 
     /// Calls `tell` with the levels before the first entry (`None`) and after each one, and returns the highest.
-    pub(crate) fn walk(mut self, mut tell: impl FnMut(&Self, Option<usize>, &Levels)) -> Walked<'p> {
+    pub(crate) fn walk(
+        mut self,
+        mut tell: impl FnMut(&Self, Option<usize>, &Levels),
+    ) -> Walked<'p> {
         let mut levels = self.first;
-        let mut free = |course: &mut Self, levels: &mut Levels| {
+        let free = |course: &mut Self, levels: &mut Levels| {
             levels.free = course.room.total();
             levels.largest_free = course.room.largest();
         };

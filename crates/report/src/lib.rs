@@ -4,7 +4,9 @@
 //! stacks ([`Figures`]); and how each is written: a page, text, plots, JSON and protobuf ([`files`]). Refuses: to read or write anything,
 //! to ask anybody, and to read a clock.
 
+mod contents;
 mod course;
+mod decided;
 mod figures;
 mod mosaic;
 mod page;
@@ -15,60 +17,15 @@ mod rules;
 mod titan;
 mod xprof;
 
-pub use figures::{DeviceCourse, Figures, MOST_TOP, Point, Row, Sums, Top};
+pub use contents::{Leak, Live, Report};
+pub use decided::Row;
+pub use figures::{DeviceCourse, Figures, MOST_TOP, Point, Sums, Top};
 pub use mosaic::{Held, Peak};
 pub use picture::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
 pub use plots::PlotError;
 pub use rules::RuleSets;
 pub use titan::Compared;
 pub use xprof::{MOST_EVENTS, Profile, space};
-
-/// What a living process or a recording says beside its snapshot.
-#[derive(Clone, Debug, Default)]
-pub struct Live {
-    /// What its memory is for, most bytes first; empty if nobody could say it.
-    pub categories: Vec<Row>,
-    /// Whose it is.
-    pub owners: Vec<Row>,
-    /// What is to be said of leaks, in a sentence.
-    pub leaks_headline: String,
-    /// The lines that grow, or may.
-    pub leaks: Vec<Leak>,
-    /// What limits these answers.
-    pub notes: Vec<String>,
-}
-
-/// A line that grows, or may.
-#[derive(Clone, Debug)]
-pub struct Leak {
-    /// The program's own line; empty if it is not known.
-    pub line: String,
-    /// The verdict in a word.
-    pub verdict: String,
-    /// Bytes by which it grew while it was watched.
-    pub growth_bytes: u64,
-    /// Bytes that live.
-    pub live_bytes: u64,
-    /// Why, in a sentence.
-    pub reason: String,
-}
-
-/// A report.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Its name.
-    pub name: String,
-    /// When and of what it was made, in a sentence.
-    pub made: String,
-    /// How it was made: the program and the command.
-    pub made_by: String,
-    /// The ranks.
-    pub ranks: Vec<Figures>,
-    /// What a process or a recording says beside its snapshot.
-    pub live: Option<Live>,
-    /// What the report is compared with: its name and the categories of both.
-    pub compared: Option<(String, Vec<Compared>)>,
-}
 
 impl Report {
     /// Compares the report with another run, and returns the two files that say the difference.
@@ -123,8 +80,14 @@ pub fn files(report: &Report) -> Result<Vec<File>, ReportError> {
     ];
     files.extend(plots::all_plots(ranks)?);
     if profiles().next().is_some() {
-        files.push(("memory_profile.json".to_owned(), xprof::profile_json(profiles())?));
-        files.push(("memory_profile.pb".to_owned(), xprof::profile_pb(profiles())));
+        files.push((
+            "memory_profile.json".to_owned(),
+            xprof::profile_json(profiles())?,
+        ));
+        files.push((
+            "memory_profile.pb".to_owned(),
+            xprof::profile_pb(profiles()),
+        ));
     }
     let peaks: Vec<&Peak> = ranks.iter().filter_map(|rank| rank.peak.as_ref()).collect();
     if !peaks.is_empty() {

@@ -3,15 +3,17 @@
 //! Every text is escaped by the template (`maud`), and the page's policy allows no script and no request, so that names out of a
 //! hostile file are only ever shown.
 
-use crate::figures::{DeviceCourse, Figures, Row};
+use crate::contents::{Live, Report};
+use crate::decided::Row;
+use crate::figures::{DeviceCourse, Figures};
 use crate::titan::{self, Compared};
-use crate::{Live, Report};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use memscope_ranks::{Judgement, Line, Metric, Rank};
 use memscope_units::{bytes, grouped, moment, signed_bytes};
 
 const STYLE: &str = include_str!("page.css");
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 /// Most rows of a table of this page.
 const MOST_ROWS: usize = 50;
 /// Most courses that are drawn.
@@ -146,7 +148,11 @@ fn rows(rows: &[Row], what: &str) -> Markup {
 }
 
 fn course_of(rank: &Figures, course: &DeviceCourse, several: bool) -> Markup {
-    let top = course.points.iter().map(|p| p.allocated.max(p.reserved)).max();
+    let top = course
+        .points
+        .iter()
+        .map(|p| p.allocated.max(p.reserved))
+        .max();
     let top = top.unwrap_or(0).max(1) as f64;
     let last = course.points.last().map_or(1, |point| point.entry).max(1) as f64;
     let place = |entry: u64, level: u64| {
@@ -167,7 +173,10 @@ fn course_of(rank: &Figures, course: &DeviceCourse, several: bool) -> Markup {
     let last_x = course.points.last().map_or(0.0, |p| place(p.entry, 0).0);
     let area = format!("{allocated}L{last_x:.1} {HEIGHT}L{first_x:.1} {HEIGHT}Z");
     let (x, y) = place(course.peak.entry, course.peak.allocated);
-    let at = course.peak.time_us.map(|us| moment(us.saturating_mul(1000)));
+    let at = course
+        .peak
+        .time_us
+        .map(|us| moment(us.saturating_mul(1000)));
     html! {
         h2 {
             "Course" @if several { " of rank " (rank.rank) } ", device " (course.device)

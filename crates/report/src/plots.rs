@@ -7,8 +7,8 @@ use crate::titan::{all, largest, one_line, together};
 use memscope_units::bytes;
 use plotters::backend::BitMapBackend;
 use plotters::prelude::{
-    AreaSeries, ChartBuilder, Circle, Color, IntoDrawingArea, IntoFont, PathElement, RGBColor, Rectangle,
-    SeriesLabelPosition, Text, WHITE,
+    AreaSeries, ChartBuilder, Circle, Color, IntoDrawingArea, IntoFont, PathElement, RGBColor,
+    Rectangle, SeriesLabelPosition, Text, WHITE,
 };
 use plotters::series::LineSeries;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -75,7 +75,12 @@ pub(crate) fn all_plots(ranks: &[Figures]) -> Result<Vec<(String, Vec<u8>)>, Plo
         .collect();
     let top: Vec<Bar> = (1..)
         .zip(largest(ranks))
-        .map(|(place, top)| Bar::one(format!("{place}  {}  {}", top.category, top.line), top.bytes))
+        .map(|(place, top)| {
+            Bar::one(
+                format!("{place}  {}  {}", top.category, top.line),
+                top.bytes,
+            )
+        })
         .collect();
     let mut sizes = std::collections::BTreeMap::<u32, (u64, u64)>::new();
     for (size, (active, free)) in ranks.iter().flat_map(|rank| &rank.sizes) {
@@ -91,16 +96,27 @@ pub(crate) fn all_plots(ranks: &[Figures]) -> Result<Vec<(String, Vec<u8>)>, Plo
         .collect();
     let sums = all(ranks);
     let efficiency = sums.efficiency();
-    let efficiency = efficiency.map_or_else(String::new, |share| format!(", efficiency {share:.2} %"));
+    let efficiency =
+        efficiency.map_or_else(String::new, |share| format!(", efficiency {share:.2} %"));
     let overview = format!("Allocated and cache by rank{efficiency}");
     let named = |name: &str, file: Vec<u8>| (format!("{name}.png"), file);
     Ok(vec![
-        named("memory_overview", bars(&overview, &["allocated", "cache"], &by_rank)?),
-        named("memory_by_category", bars("Allocated by category", &[], &categories)?),
+        named(
+            "memory_overview",
+            bars(&overview, &["allocated", "cache"], &by_rank)?,
+        ),
+        named(
+            "memory_by_category",
+            bars("Allocated by category", &[], &categories)?,
+        ),
         named("top_allocations", bars("The largest blocks", &[], &top)?),
         named(
             "fragmentation",
-            bars("Blocks by size: handed out, and free", &["handed out", "free"], &sizes)?,
+            bars(
+                "Blocks by size: handed out, and free",
+                &["handed out", "free"],
+                &sizes,
+            )?,
         ),
         named("memory_timeline", timeline(ranks)?),
     ])
@@ -167,24 +183,43 @@ fn bars(title: &str, legend: &[&str], rows: &[Bar]) -> Result<Vec<u8>, PlotError
         for (at, (name, colour)) in (0i32..).zip(legend.iter().zip(COLOURS)) {
             let x = LABELS + at * 160;
             drawn(root.draw(&Rectangle::new([(x, 46), (x + 14, 60)], colour.filled())))?;
-            drawn(root.draw(&Text::new((*name).to_owned(), (x + 20, 53), text(15, HPos::Left))))?;
+            drawn(root.draw(&Text::new(
+                (*name).to_owned(),
+                (x + 20, 53),
+                text(15, HPos::Left),
+            )))?;
         }
         if rows.is_empty() {
-            return drawn(root.draw(&Text::new("nothing".to_owned(), (20, TOP), text(15, HPos::Left))));
+            return drawn(root.draw(&Text::new(
+                "nothing".to_owned(),
+                (20, TOP),
+                text(15, HPos::Left),
+            )));
         }
         for (at, bar) in (0i32..).zip(rows) {
             let y = TOP + at * ROW;
-            let label = Text::new(shortened(&bar.label), (LABELS - 10, y + ROW / 2), text(14, HPos::Right));
+            let label = Text::new(
+                shortened(&bar.label),
+                (LABELS - 10, y + ROW / 2),
+                text(14, HPos::Right),
+            );
             drawn(root.draw(&label))?;
             let (mut done, mut x) = (0u64, LABELS);
             for (part, colour) in bar.parts.iter().zip(COLOURS) {
                 done = done.saturating_add(*part);
                 let end = LABELS + (wide * done as f64 / most as f64) as i32;
-                drawn(root.draw(&Rectangle::new([(x, y + 3), (end, y + ROW - 3)], colour.filled())))?;
+                drawn(root.draw(&Rectangle::new(
+                    [(x, y + 3), (end, y + ROW - 3)],
+                    colour.filled(),
+                )))?;
                 x = end;
             }
             let parts: Vec<String> = bar.parts.iter().map(|part| bytes(*part)).collect();
-            let number = Text::new(parts.join(" + "), (x + 8, y + ROW / 2), text(13, HPos::Left));
+            let number = Text::new(
+                parts.join(" + "),
+                (x + 8, y + ROW / 2),
+                text(13, HPos::Left),
+            );
             drawn(root.draw(&number))?;
         }
         Ok(())
@@ -209,7 +244,10 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
         let top = (most as f64 * 1.05).max(1.0);
         let mut chart = drawn(
             ChartBuilder::on(root)
-                .caption("Handed out over the entries of the trace", text(22, HPos::Left))
+                .caption(
+                    "Handed out over the entries of the trace",
+                    text(22, HPos::Left),
+                )
                 .margin(16)
                 .x_label_area_size(40)
                 .y_label_area_size(110)
@@ -228,18 +266,25 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
         let is_one = courses.len() == 1;
         for (place, (rank, course)) in courses.iter().enumerate() {
             let colour = *PALETTE.get(place % PALETTE.len()).unwrap_or(&COLOURS[0]);
-            let level = |point: &crate::figures::Point| (point.entry as f64, point.allocated as f64);
+            let level =
+                |point: &crate::figures::Point| (point.entry as f64, point.allocated as f64);
             let points = course.points.iter().map(level);
             let label = format!("rank {rank}, device {}", course.device);
             if is_one {
                 let area = AreaSeries::new(points, 0.0, colour.mix(0.3));
                 drawn(chart.draw_series(area.border_style(colour)))?;
-                let reserved = course.points.iter().map(|p| (p.entry as f64, p.reserved as f64));
+                let reserved = course
+                    .points
+                    .iter()
+                    .map(|p| (p.entry as f64, p.reserved as f64));
                 let line = LineSeries::new(reserved, COLOURS[1].stroke_width(2));
                 let line = drawn(chart.draw_series(line))?.label("reserved");
-                line.legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], COLOURS[1].stroke_width(2)));
+                line.legend(|(x, y)| {
+                    PathElement::new([(x, y), (x + 16, y)], COLOURS[1].stroke_width(2))
+                });
             } else {
-                let line = drawn(chart.draw_series(LineSeries::new(points, colour.stroke_width(1))))?;
+                let line =
+                    drawn(chart.draw_series(LineSeries::new(points, colour.stroke_width(1))))?;
                 line.label(label)
                     .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
             }

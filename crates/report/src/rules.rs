@@ -32,11 +32,13 @@ impl RuleSets {
 }
 
 fn decide(rules: &Rules, frames: &[Frame]) -> String {
-    let frame = |frame| {
-        let Frame { function, file, .. } = frame;
-        memscope_owners::Frame { function, file }
-    };
-    let frames: Vec<memscope_owners::Frame<'_>> = frames.iter().map(frame).collect();
+    let frames: Vec<memscope_owners::Frame<'_>> = frames
+        .iter()
+        .map(|frame| memscope_owners::Frame {
+            function: &frame.function,
+            file: &frame.file,
+        })
+        .collect();
     let facts = Facts {
         frames: &frames,
         holder: "",

@@ -1,6 +1,7 @@
 //! What torchtitan's memory_analysis writes: the report as text, and the comparison of two runs.
 
-use crate::figures::{Figures, Row, Sums};
+use crate::decided::Row;
+use crate::figures::{Figures, Sums};
 use memscope_units::{bytes, grouped, signed_bytes};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -87,7 +88,12 @@ pub(crate) fn report(name: &str, ranks: &[Figures]) -> String {
     heading(out, "MEMORY BY CATEGORY");
     for row in together(ranks.iter().map(|rank| &rank.categories)) {
         let share = 100.0 * row.bytes as f64 / sums.allocated.max(1) as f64;
-        let _ = writeln!(out, "{:<24}{:>16}{share:>10.2} %", row.name, bytes(row.bytes));
+        let _ = writeln!(
+            out,
+            "{:<24}{:>16}{share:>10.2} %",
+            row.name,
+            bytes(row.bytes)
+        );
     }
     heading(out, "TOP 50 ALLOCATIONS");
     let _ = writeln!(out, "{:<8}{:>16}  Category", "Rank", "Size");
@@ -201,7 +207,8 @@ pub(crate) fn comparison(names: (&str, &str), rows: &[Compared]) -> String {
         "% of total overhead"
     );
     for row in rows {
-        let share = share(row, rows).map_or_else(|| "-".to_owned(), |share| format!("{share:.2} %"));
+        let share =
+            share(row, rows).map_or_else(|| "-".to_owned(), |share| format!("{share:.2} %"));
         let _ = writeln!(
             text,
             "{:<20}{:>14}{:>14}{:>16}{share:>22}",

@@ -4,7 +4,7 @@
 //! blocks. An operation is the program's own line, a region's kind the category. The whole trace is one step.
 
 use crate::course::{Course, Levels, Life, Walked};
-use crate::figures::Decided;
+use crate::decided::Decided;
 use crate::picture::{Action, Picture};
 use crate::rules::RuleSets;
 use prost::Message;
@@ -82,7 +82,11 @@ fn offset_ps(course: &Course<'_>, at: Option<usize>) -> u64 {
     us.saturating_mul(PS_IN_US)
 }
 
-fn metadata(life: &Life, activity: MemoryActivity, decided: &mut Decided<'_>) -> MemoryActivityMetadata {
+fn metadata(
+    life: &Life,
+    activity: MemoryActivity,
+    decided: &mut Decided<'_>,
+) -> MemoryActivityMetadata {
     MemoryActivityMetadata {
         memory_activity: activity.into(),
         requested_bytes: signed(life.requested),
@@ -155,17 +159,19 @@ pub(crate) fn profile(
     let mut highest = 0;
     for (at, levels) in sampled {
         highest = highest.max(levels.in_use);
-        inner.sampled_timeline_snapshots.push(MemoryProfileSnapshot {
-            time_offset_ps: signed(offset_ps(course, *at)),
-            aggregation_stats: Some(stats(levels, highest)),
-            activity_metadata: at.and_then(|at| course.life_of(at)).map(|life| {
-                let activity = match life.born == *at {
-                    true => MemoryActivity::Allocation,
-                    false => MemoryActivity::Deallocation,
-                };
-                metadata(life, activity, decided)
-            }),
-        });
+        inner
+            .sampled_timeline_snapshots
+            .push(MemoryProfileSnapshot {
+                time_offset_ps: signed(offset_ps(course, *at)),
+                aggregation_stats: Some(stats(levels, highest)),
+                activity_metadata: at.and_then(|at| course.life_of(at)).map(|life| {
+                    let activity = match life.born == *at {
+                        true => MemoryActivity::Allocation,
+                        false => MemoryActivity::Deallocation,
+                    };
+                    metadata(life, activity, decided)
+                }),
+            });
     }
     inner.profile_summary = Some(MemoryProfileSummary {
         peak_bytes_usage_lifetime: signed(peak.in_use),
@@ -280,7 +286,9 @@ pub fn space(rank: u64, picture: &Picture, rules: &RuleSets) -> Option<Vec<u8>> 
     let mut decided = Decided::new(picture, rules);
     let mut lines = Vec::new();
     for trace in picture.traces.iter().filter(|t| !t.entries.is_empty()) {
-        let peak = Course::of(picture, trace).walk(|_, _, _| {}).rounded_peak_at;
+        let peak = Course::of(picture, trace)
+            .walk(|_, _, _| {})
+            .rounded_peak_at;
         let events = trace.entries.len();
         let every = events.div_ceil(MOST_EVENTS).max(1);
         let mut line = XLine {
@@ -308,7 +316,14 @@ pub fn space(rank: u64, picture: &Picture, rules: &RuleSets) -> Option<Vec<u8>> 
                 metadata_id: if is_birth { ALLOCATION } else { DEALLOCATION },
                 offset_ps: signed(last_ps),
                 duration_ps: 0,
-                stats: event_stats(trace.device, &allocator, levels, highest, life, &mut decided),
+                stats: event_stats(
+                    trace.device,
+                    &allocator,
+                    levels,
+                    highest,
+                    life,
+                    &mut decided,
+                ),
             });
         });
         lines.push(line);
@@ -349,7 +364,7 @@ fn event_stats(
     life: &Life,
     decided: &mut Decided<'_>,
 ) -> Vec<XStat> {
-    use x_stat::Value::{DoubleValue, Int64Value, StrValue, Uint64Value};
+    use x_stat::Value::{DoubleValue, Int64Value, StrValue};
     let values = [
         Int64Value(device.into()),
         StrValue(allocator.to_owned()),
@@ -360,7 +375,8 @@ fn event_stats(
         Int64Value(signed(highest)),
         Int64Value(signed(life.requested)),
         Int64Value(signed(life.size)),
-        Uint64Value(life.address),
+        // XProf reads addresses as signed numbers only.
+        Int64Value(life.address.cast_signed()),
         StrValue(decided.line(life.stack)),
         Int64Value(STEP),
         StrValue(decided.titan(life.stack)),

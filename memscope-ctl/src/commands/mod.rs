@@ -20,6 +20,7 @@ mod pool;
 mod ps;
 mod ranks;
 mod record;
+mod report;
 mod run;
 mod snapshot;
 mod snapshots;
@@ -82,6 +83,7 @@ commands! {
     Marks: marks::Marks,
     Pool: pool::Pool,
     Ranks: ranks::Ranks,
+    Report: report::Report,
     Top: stacks::top::Top,
     Flamegraph: stacks::flamegraph::Flamegraph,
     Snapshot: snapshot::Snapshot,

@@ -88,7 +88,8 @@ impl<'p> Course<'p> {
             contradictions: 0,
         };
         course.follow(&at_end);
-        let mut reserved: u64 = here.clone().map(|segment| segment.size).sum();
+        let sizes = here.clone().map(|segment| segment.size);
+        let mut reserved = sizes.fold(0, u64::saturating_add);
         for segment in here {
             course.room.border(segment.address);
             course.room.give(segment.address, segment.size);
@@ -151,9 +152,11 @@ impl<'p> Course<'p> {
                     }
                     None => {
                         let place = self.lives.len();
+                        // The frames of a free may be those of whoever freed it.
                         self.lives.push(Life {
                             born: None,
                             gone: Some(at),
+                            stack: None,
                             ..life
                         });
                         self.mark(at, place);

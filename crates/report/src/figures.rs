@@ -222,7 +222,7 @@ impl Figures {
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
         let peaks = self.courses.iter().map(|course| course.peak.allocated);
-        (!self.courses.is_empty()).then(|| peaks.sum())
+        (!self.courses.is_empty()).then(|| peaks.fold(0, u64::saturating_add))
     }
 }
 
@@ -282,7 +282,9 @@ fn device_course(
         peak: point(walked.peak_at, &walked.peak),
         categories: categories.rows(),
         lines,
-        more_bytes: more.iter().map(|row| row.bytes).sum(),
+        more_bytes: more
+            .iter()
+            .fold(0, |sum: u64, row| sum.saturating_add(row.bytes)),
     }
 }
 

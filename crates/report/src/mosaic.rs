@@ -182,7 +182,8 @@ pub(crate) fn diff_json(base: &Peak, peak: &Peak) -> serde_json::Result<Vec<u8>>
         let known: HashSet<Key<'_>> = other.stacks.keys().map(|frames| key(frames)).collect();
         let is_new = |(frames, _): &(&Vec<Frame>, &Held)| !known.contains(&key(frames));
         let found = of.stacks.iter().filter(is_new);
-        let bytes = found.clone().map(|(_, held)| held.bytes).sum();
+        let bytes = found.clone().map(|(_, held)| held.bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
         (bytes, rows(found, of.dynamic.saturating_add(of.fixed)))
     };
     let (added, added_rows) = only(peak, base);

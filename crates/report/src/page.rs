@@ -118,7 +118,7 @@ fn summary(report: &Report) -> Markup {
         table {
             tr { th {} th.n { "Allocated" } th.n { "Reserved" } th.n { "Peak" } th.n { "Efficiency" } th.n { "Fragmentation" } }
             @for rank in &report.ranks { (row(&format!("Rank {}", rank.rank), &rank.sums, rank.peak_bytes())) }
-            @if report.ranks.len() > 1 { (row("All", &sums, peaks.map(|peaks| peaks.iter().sum()))) }
+            @if report.ranks.len() > 1 { (row("All", &sums, peaks.map(|peaks| peaks.into_iter().fold(0, u64::saturating_add)))) }
         }
         p.soft { "Efficiency: allocated of reserved. Fragmentation: free bytes that are not in the largest free block. Peak: the most \
                   that the trace shows, as it was asked for." }
@@ -127,7 +127,8 @@ fn summary(report: &Report) -> Markup {
 
 fn rows(rows: &[Row], what: &str) -> Markup {
     let most = rows.iter().map(|row| row.bytes).max().unwrap_or(0).max(1);
-    let more: u64 = rows.iter().skip(MOST_ROWS).map(|row| row.bytes).sum();
+    let more = rows.iter().skip(MOST_ROWS).map(|row| row.bytes);
+    let more = more.fold(0, u64::saturating_add);
     html! {
         table {
             tr { th { (what) } th.n { "Bytes" } th.n { "Blocks" } th {} }

@@ -298,7 +298,7 @@ pub fn space(rank: u64, picture: &Picture, rules: &RuleSets) -> Option<Vec<u8>> 
             events: Vec::with_capacity(events.min(MOST_EVENTS)),
         };
         let allocator = name(rank, trace.device);
-        let (mut highest, mut last_ps) = (0, 0);
+        let (mut highest, mut last_ps) = (0, 0u64);
         Course::of(picture, trace).walk(|course, at, levels| {
             highest = highest.max(levels.in_use);
             let Some((at, life)) = at.and_then(|at| Some((at, course.life_of(at)?))) else {
@@ -311,7 +311,7 @@ pub fn space(rank: u64, picture: &Picture, rules: &RuleSets) -> Option<Vec<u8>> 
                 return;
             }
             // Events at the same time must keep their order.
-            last_ps = offset_ps(course, Some(at)).max(last_ps + 1);
+            last_ps = offset_ps(course, Some(at)).max(last_ps.saturating_add(1));
             line.events.push(XEvent {
                 metadata_id: if is_birth { ALLOCATION } else { DEALLOCATION },
                 offset_ps: signed(last_ps),

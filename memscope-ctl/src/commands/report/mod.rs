@@ -80,7 +80,7 @@ impl Run for Report {
     }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
-        let rules = RuleSets::new().map_err(|source| cannot_make(source))?;
+        let rules = RuleSets::new().map_err(cannot_make)?;
         let progress = Progress::of("reading");
         let folder = Folder::make(&self.output)?;
         let (mut made, mut names) = match &self.files[..] {

@@ -95,7 +95,7 @@ pub(crate) enum Failure {
     Incomplete { what: String },
     #[error("{what}")]
     Output { what: String, source: io::Error },
-    #[error("{path} is no snapshot that can be compared")]
+    #[error("{path} is no snapshot that can be read")]
     NoSnapshot { path: PathBuf, source: FileError },
     #[error("the recording {path} cannot be read")]
     NoRecording { path: PathBuf, source: io::Error },

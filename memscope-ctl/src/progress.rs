@@ -23,11 +23,21 @@ pub(crate) struct Progress {
 impl Progress {
     /// Shows a spinner that waits for the first bytes.
     pub(crate) fn start() -> Progress {
+        Progress::of("waiting for the snapshot")
+    }
+
+    /// Says what is being done now.
+    pub(crate) fn now(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
+    /// Shows a spinner, and what is being done.
+    pub(crate) fn of(what: &'static str) -> Progress {
         // The bar is hidden where standard error is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         if !bar.is_hidden() {
             bar.set_style(style(WHEEL));
-            bar.set_message("waiting for the snapshot");
+            bar.set_message(what);
             bar.enable_steady_tick(STEP);
         }
         Progress { bar, known: false }

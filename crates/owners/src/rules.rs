@@ -18,11 +18,15 @@ const VERSION: u32 = 1;
 /// The set that is used where no other is asked for.
 pub const RULES_OF_MEMSCOPE: &str = "memscope";
 /// The sets that come with memscope.
-const SETS: [(&str, &str); 4] = [
+const SETS: [(&str, &str); 5] = [
     (RULES_OF_MEMSCOPE, include_str!("../rules/memscope.toml")),
     ("mosaic", include_str!("../rules/mosaic.toml")),
     ("msmemscope", include_str!("../rules/msmemscope.toml")),
     ("torchtitan", include_str!("../rules/torchtitan.toml")),
+    (
+        "torchtitan-overhead",
+        include_str!("../rules/torchtitan-overhead.toml"),
+    ),
 ];
 
 /// What a block is for, as the object says that has its tensor.

@@ -20,6 +20,7 @@ mod pool;
 mod ps;
 mod ranks;
 mod record;
+mod report;
 mod run;
 mod snapshot;
 mod snapshots;
@@ -85,6 +86,7 @@ commands! {
     Marks: marks::Marks,
     Pool: pool::Pool,
     Ranks: ranks::Ranks,
+    Report: report::Report,
     Stacks: stacks::command::Stacks,
     Top: top::Top,
     Flamegraph: stacks::flamegraph::Flamegraph,

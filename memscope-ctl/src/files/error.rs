@@ -14,6 +14,8 @@ pub(crate) enum FileError {
     Json(#[from] serde_json::Error),
     #[error("it holds no snapshot: {0}")]
     Shape(String),
+    #[error("a report is made of pickles of protocol 2 to 5, and it does not begin as one does")]
+    NoPickle,
     #[error("it is empty")]
     Empty,
     #[error("it begins neither as a pickle of protocol 2 to 5 nor as JSON nor as a recording")]

@@ -7,6 +7,7 @@ mod compare;
 mod error;
 mod json;
 mod kept;
+mod picture;
 mod recorded;
 #[cfg(test)]
 mod tests;
@@ -36,8 +37,27 @@ pub(crate) async fn read(
     if path.is_dir() {
         return recorded::read(path, pid, timeout).await;
     }
-    // The file is read in a thread of its own, so that a signal can end the program meanwhile. The thread is then not
-    // waited for.
+    match in_a_thread(path, |path, from| read_file(path, from)).await? {
+        Some(kept) => Ok(kept),
+        None => recorded::read(path, pid, timeout).await,
+    }
+}
+
+/// Reads a pickle with all that a report needs.
+pub(crate) async fn picture(path: &Path) -> Result<memscope_report::Picture, Failure> {
+    in_a_thread(path, |_, mut from| match from.fill_buf()?.first() {
+        Some(0x80) => picture::of_pickle(&Pickle::read(from)?),
+        Some(_) => Err(FileError::NoPickle),
+        None => Err(FileError::Empty),
+    })
+    .await
+}
+
+/// Reads a file in a thread of its own, so that a signal can end the program meanwhile. The thread is then not waited for.
+async fn in_a_thread<T: Send + 'static>(
+    path: &Path,
+    read: fn(&Path, BufReader<File>) -> Result<T, FileError>,
+) -> Result<T, Failure> {
     let (tell, told) = oneshot::channel();
     let owned = path.to_owned();
     let work = move || {
@@ -45,7 +65,7 @@ pub(crate) async fn read(
         let _ = tell.send(
             File::open(&owned)
                 .map_err(FileError::from)
-                .and_then(|file| read_file(&owned, BufReader::with_capacity(1 << 20, file))),
+                .and_then(|file| read(&owned, BufReader::with_capacity(1 << 20, file))),
         );
     };
     let started = std::thread::Builder::new()
@@ -55,14 +75,10 @@ pub(crate) async fn read(
         Ok(_) => told.await.unwrap_or_else(|_| Err(ended())),
         Err(error) => Err(error.into()),
     };
-    match read {
-        Ok(Some(kept)) => Ok(kept),
-        Ok(None) => recorded::read(path, pid, timeout).await,
-        Err(source) => Err(Failure::NoSnapshot {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    read.map_err(|source| Failure::NoSnapshot {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn ended() -> FileError {

@@ -54,23 +54,30 @@ pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<SnapshotFile, Fi
                 start,
                 generation,
             });
-        let notes = pickle.get(origin, "coverage");
-        let notes = notes.and_then(|notes| pickle.list(notes)).unwrap_or(&[]);
-        let text = |note, key| pickle.get(note, key).and_then(|text| pickle.text(text));
-        for note in notes.iter().take(MOST_NOTES) {
-            if let (Some(code), Some(said)) = (text(*note, "code"), text(*note, "text"))
-                && code.len().max(said.len()) < LONGEST_NOTE
-            {
-                kept.coverage.push(v1::CoverageNote {
-                    code: code.to_owned(),
-                    text: said.to_owned(),
-                    affects: affects(pickle, *note).unwrap_or_else(not_judged),
-                    lower_bound: pickle.get(*note, "lower_bound") == Some(Value::Bool(true)),
-                });
-            }
-        }
+        kept.coverage = notes(pickle, origin);
     }
     Ok(kept)
+}
+
+/// The coverage notes that memscope wrote into a file.
+pub(super) fn notes(pickle: &Pickle, origin: Value) -> Vec<v1::CoverageNote> {
+    let notes = pickle.get(origin, "coverage");
+    let notes = notes.and_then(|notes| pickle.list(notes)).unwrap_or(&[]);
+    let text = |note, key| pickle.get(note, key).and_then(|text| pickle.text(text));
+    let mut kept = Vec::new();
+    for note in notes.iter().take(MOST_NOTES) {
+        if let (Some(code), Some(said)) = (text(*note, "code"), text(*note, "text"))
+            && code.len().max(said.len()) < LONGEST_NOTE
+        {
+            kept.push(v1::CoverageNote {
+                code: code.to_owned(),
+                text: said.to_owned(),
+                affects: affects(pickle, *note).unwrap_or_else(not_judged),
+                lower_bound: pickle.get(*note, "lower_bound") == Some(Value::Bool(true)),
+            });
+        }
+    }
+    kept
 }
 
 /// Index of a block's stack. `frames` is the list of frames as PyTorch writes it.

@@ -114,10 +114,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/owners", &[]),
     ("crates/ranks", &[]),
     ("crates/pages", &[]),
+    ("crates/report", &["owners", "ranks", "units"]),
     (
         "memscope-ctl",
         &[
-            "diff", "dump", "pages", "pickle", "proto", "ranks", "service", "units", "vendors",
+            "diff", "dump", "pages", "pickle", "proto", "ranks", "report", "service", "units", "vendors",
         ],
     ),
 ];

@@ -78,6 +78,10 @@ pub struct Options {
     #[arg(long)]
     pub archive: bool,
 
+    /// Also XProf for Python, with which tests open reports
+    #[arg(long)]
+    pub xprof: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -123,6 +127,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.archive {
         complete &= ensure_archive(mode)?;
+    }
+    if options.xprof {
+        complete &= ensure_xprof(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;
@@ -197,6 +204,16 @@ fn ensure_archive(mode: Mode) -> Result<bool> {
     let folder = process::target().join("archive");
     let pins = process::root().join("tests/archive/requirements.txt");
     venv::installed_from(&folder, &pins, "readers of archives", mode, |pins| {
+        toolchain::ensure_python(mode)?;
+        venv::make_with(&folder, pins)
+    })
+}
+
+/// Makes sure that there is an environment with XProf. False: it is missing.
+fn ensure_xprof(mode: Mode) -> Result<bool> {
+    let folder = process::target().join("xprof");
+    let pins = process::root().join("tests/report/requirements.txt");
+    venv::installed_from(&folder, &pins, "XProf", mode, |pins| {
         toolchain::ensure_python(mode)?;
         venv::make_with(&folder, pins)
     })

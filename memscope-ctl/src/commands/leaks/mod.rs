@@ -2,6 +2,8 @@
 
 pub(in crate::commands) mod table;
 
+pub(crate) use table::headline;
+
 use super::each::{documents, each, whole};
 use super::run::Run;
 use crate::failure::{Exit, Failure};

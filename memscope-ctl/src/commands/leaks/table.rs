@@ -384,7 +384,7 @@ pub(in crate::commands) fn never_read(answer: &v1::LeaksResponse) -> bool {
 }
 
 /// Sums up all groups in a sentence or two.
-pub(in crate::commands) fn headline(answer: &v1::LeaksResponse) -> String {
+pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
     let watched = nanoseconds(answer.watched_ns);
     let mut text = match (answer.growing_groups, &answer.young) {
         (0, _) if never_read(answer) => {

@@ -1,0 +1,131 @@
+//! The free pieces of a pool, while it changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free pieces, none of which reaches over the border of a segment. What contradicts what is known is left out.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// The end of each piece by its beginning.
+    pieces: BTreeMap<u64, u64>,
+    /// How many pieces have each size.
+    sizes: BTreeMap<u64, u64>,
+    /// Where segments begin.
+    borders: BTreeSet<u64>,
+    total: u64,
+}
+
+impl Room {
+    /// A segment begins here: no piece reaches over it.
+    pub(crate) fn border(&mut self, address: u64) {
+        self.borders.insert(address);
+    }
+
+    /// What is free in all, bytes.
+    pub(crate) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The largest piece, bytes; 0 if nothing is free.
+    pub(crate) fn largest(&self) -> u64 {
+        self.sizes.last_key_value().map_or(0, |(size, _)| *size)
+    }
+
+    fn insert(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.pieces.insert(from, to);
+            *self.sizes.entry(to - from).or_default() += 1;
+            self.total += to - from;
+        }
+    }
+
+    fn remove(&mut self, from: u64) -> Option<u64> {
+        let to = self.pieces.remove(&from)?;
+        if let Some(count) = self.sizes.get_mut(&(to - from)) {
+            *count -= 1;
+            if *count == 0 {
+                self.sizes.remove(&(to - from));
+            }
+        }
+        self.total -= to - from;
+        Some(to)
+    }
+
+    /// These bytes are free no more, or not there any more.
+    pub(crate) fn take(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        loop {
+            let before = self.pieces.range(..end).next_back();
+            let Some((from, to)) = before.map(|(from, to)| (*from, *to)) else {
+                return;
+            };
+            if to <= address || self.remove(from).is_none() {
+                return;
+            }
+            self.insert(from, address.min(to));
+            self.insert(end.max(from), to);
+            if from <= address {
+                return;
+            }
+        }
+    }
+
+    /// These bytes are free.
+    pub(crate) fn give(&mut self, address: u64, size: u64) {
+        // What was free already, by contradicting events, must not count twice.
+        self.take(address, size);
+        let (mut from, mut to) = (address, address.saturating_add(size));
+        let before = self.pieces.range(..from).next_back();
+        if let Some((start, end)) = before.map(|(start, end)| (*start, *end))
+            && end == from
+            && !self.borders.contains(&from)
+            && self.remove(start).is_some()
+        {
+            from = start;
+        }
+        if !self.borders.contains(&to)
+            && let Some(end) = self.remove(to)
+        {
+            to = end;
+        }
+        self.insert(from, to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Room;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_are_those_of_a_plain_list_of_bytes(
+            changes in prop::collection::vec((any::<bool>(), 0u64..64, 0u64..24), 0..40),
+            borders in prop::collection::btree_set(0u64..64, 0..4),
+        ) {
+            let mut room = Room::default();
+            for border in &borders {
+                room.border(*border);
+            }
+            let mut bytes = [false; 100];
+            for (is_free, at, size) in changes {
+                match is_free {
+                    true => room.give(at, size),
+                    false => room.take(at, size),
+                }
+                for byte in at..at + size {
+                    bytes[byte as usize] = is_free;
+                }
+                let (mut longest, mut run) = (0, 0);
+                for (at, free) in bytes.iter().enumerate() {
+                    if borders.contains(&(at as u64)) {
+                        run = 0;
+                    }
+                    run = if *free { run + 1 } else { 0 };
+                    longest = longest.max(run);
+                }
+                prop_assert_eq!(room.largest(), longest);
+                prop_assert_eq!(room.total(), bytes.iter().filter(|free| **free).count() as u64);
+            }
+        }
+    }
+}

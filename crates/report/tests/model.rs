@@ -1,0 +1,248 @@
+//! The figures against a plain model of a pool: it hands out and takes back, and the trace begins somewhere in between.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_report::{
+    Action, Block, Entry, Figures, Frame, Picture, Report, RuleSets, Segment, State, Trace, files,
+    space,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const SEGMENT: u64 = 1 << 20;
+const SLOT: u64 = 1 << 14;
+const BASE: u64 = 0x7f00_0000_0000;
+
+#[derive(Clone, Debug)]
+enum Change {
+    Alloc { slot: u64, size: u64, stack: u32 },
+    Free { slot: u64 },
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (0u64..40, 1u64..9000, 0u32..4).prop_map(|(slot, size, stack)| Change::Alloc {
+            slot,
+            size,
+            stack
+        }),
+        (0u64..40).prop_map(|slot| Change::Free { slot }),
+    ]
+}
+
+fn stacks() -> Vec<Vec<Frame>> {
+    let frame = |function: &str, file: &str| Frame {
+        function: Arc::from(function),
+        file: Arc::from(file),
+        line: 7,
+    };
+    vec![
+        vec![
+            frame("step", "/v/site-packages/torch/optim/optimizer.py"),
+            frame("main", "/w/train.py"),
+        ],
+        vec![
+            frame("forward", "/v/site-packages/torch/nn/modules/linear.py"),
+            frame("main", "/w/train.py"),
+        ],
+        vec![frame("forward", "/w/attention.py")],
+        vec![frame("main", "/w/train.py")],
+    ]
+}
+
+/// What a plain model says of the trace from an entry on.
+struct Model {
+    picture: Picture,
+    /// Sum of requests after each entry, and before the first.
+    levels: Vec<u64>,
+    /// By category at the first of the highest levels.
+    at_peak: BTreeMap<String, u64>,
+}
+
+const CATEGORIES: [&str; 4] = ["Optimizer State", "Linear/MatMul", "Attention", "Other"];
+
+fn model(changes: &[Change], skipped: usize) -> Model {
+    /// A block: its size, its stack, and the number of the change that brought it.
+    type There = BTreeMap<u64, (u64, u32, usize)>;
+    let mut there = There::new();
+    let mut entries = Vec::new();
+    let mut levels = Vec::new();
+    let mut peak: Option<(u64, There)> = None;
+    let mut freed = BTreeSet::new();
+    let mut see = |there: &There, levels: &mut Vec<u64>| {
+        let level = there.values().map(|(size, ..)| size).sum();
+        levels.push(level);
+        if peak.as_ref().is_none_or(|(peak, _)| level > *peak) {
+            peak = Some((level, there.clone()));
+        }
+    };
+    let mut done = 0;
+    for change in changes {
+        if done == skipped && levels.is_empty() {
+            see(&there, &mut levels);
+        }
+        let entry = |action, slot: u64, size, stack| Entry {
+            action,
+            address: BASE + slot * SLOT,
+            size,
+            time_us: Some(1_000_000 + done as u64),
+            stack,
+        };
+        let told = match change {
+            Change::Alloc { slot, size, stack } if !there.contains_key(slot) => {
+                there.insert(*slot, (*size, *stack, done));
+                entry(Action::Alloc, *slot, *size, Some(*stack))
+            }
+            Change::Free { slot } if there.contains_key(slot) => {
+                let (size, _, came) = there.remove(slot).unwrap();
+                freed.insert(came);
+                // The stack of whoever freed it, which says nothing of what it is for.
+                entry(Action::Free, *slot, size, Some(1))
+            }
+            _ => continue,
+        };
+        done += 1;
+        if done > skipped {
+            entries.push(told);
+            see(&there, &mut levels);
+        }
+    }
+    if levels.is_empty() {
+        see(&there, &mut levels);
+    }
+    let mut at_peak = BTreeMap::new();
+    for (size, stack, came) in peak.unwrap().1.into_values() {
+        // Of what came before the trace and went within it, nothing says who allocated it.
+        let is_known = came >= skipped || !freed.contains(&came);
+        let category = if is_known {
+            CATEGORIES[stack as usize]
+        } else {
+            "Unknown"
+        };
+        *at_peak.entry(category.to_owned()).or_default() += size;
+    }
+    let mut blocks = Vec::new();
+    let mut at = BASE;
+    for (slot, (size, stack, _)) in &there {
+        let address = BASE + slot * SLOT;
+        if at < address {
+            blocks.push(free(at, address - at));
+        }
+        let rounded = size.next_multiple_of(512);
+        blocks.push(Block {
+            address,
+            size: rounded,
+            requested: Some(*size),
+            state: State::Active,
+            stack: Some(*stack),
+        });
+        at = address + rounded;
+    }
+    blocks.push(free(at, BASE + SEGMENT - at));
+    let picture = Picture {
+        segments: vec![Segment {
+            device: 0,
+            address: BASE,
+            size: SEGMENT,
+            blocks,
+        }],
+        traces: vec![Trace { device: 0, entries }],
+        stacks: stacks(),
+        notes: Vec::new(),
+    };
+    Model {
+        picture,
+        levels,
+        at_peak,
+    }
+}
+
+fn free(address: u64, size: u64) -> Block {
+    Block {
+        address,
+        size,
+        requested: None,
+        state: State::Inactive,
+        stack: None,
+    }
+}
+
+proptest! {
+    #[test]
+    fn courses_are_those_of_the_model(
+        changes in prop::collection::vec(change(), 1..200),
+        skipped in 0usize..60,
+    ) {
+        let model = model(&changes, skipped);
+        let rules = RuleSets::new().unwrap();
+        let figures = Figures::of(3, "s".to_owned(), &model.picture, &rules);
+        let Some(course) = figures.courses.first() else {
+            prop_assert!(model.picture.traces[0].entries.is_empty());
+            prop_assert_eq!(figures.peak_bytes(), None);
+            return Ok(());
+        };
+        let peak = *model.levels.iter().max().unwrap();
+        prop_assert_eq!(course.peak.allocated, peak);
+        let first = model.levels.iter().position(|level| *level == peak).unwrap();
+        prop_assert_eq!(course.peak.entry, first as u64);
+        prop_assert_eq!(course.peak.reserved, SEGMENT);
+        let at_peak: BTreeMap<String, u64> =
+            course.categories.iter().map(|row| (row.name.clone(), row.bytes)).collect();
+        prop_assert_eq!(&at_peak, &model.at_peak);
+        let lines: u64 = course.lines.iter().map(|row| row.bytes).sum();
+        prop_assert_eq!(lines + course.more_bytes, peak);
+        for point in &course.points {
+            prop_assert_eq!(point.allocated, model.levels[point.entry as usize]);
+        }
+        prop_assert_eq!(course.points.len(), model.levels.len());
+        // mosaic begins at 0: what came before the trace counts only where the trace never names its place.
+        let mosaic = figures.peak.as_ref().unwrap();
+        let held: u64 = mosaic.stacks.values().map(|held| held.bytes).sum();
+        prop_assert_eq!(held, mosaic.dynamic + mosaic.fixed);
+        prop_assert!(figures.notes.is_empty(), "{:?}", figures.notes);
+    }
+
+    #[test]
+    fn whatever_a_trace_says_there_are_figures(
+        entries in prop::collection::vec((0u8..5, any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<Option<u32>>()), 0..60),
+        blocks in prop::collection::vec((any::<u64>(), any::<u64>(), 0u8..3, any::<Option<u32>>()), 0..20),
+        size in any::<u64>(),
+        device in any::<i32>(),
+    ) {
+        const ACTIONS: [Action; 5] = [Action::Alloc, Action::Free, Action::Grow, Action::Shrink, Action::Other];
+        const STATES: [State; 3] = [State::Active, State::Pending, State::Inactive];
+        let entry = |(action, address, size, time_us, stack)| {
+            let action: u8 = action;
+            Entry { action: ACTIONS[usize::from(action)], address, size, time_us, stack }
+        };
+        let block = |(address, size, state, stack)| {
+            let state: u8 = state;
+            Block { address, size, requested: None, state: STATES[usize::from(state)], stack }
+        };
+        let picture = Picture {
+            segments: vec![Segment { device, address: 0, size, blocks: blocks.into_iter().map(block).collect() }],
+            traces: vec![Trace { device, entries: entries.into_iter().map(entry).collect() }],
+            stacks: stacks(),
+            notes: vec!["<b>".to_owned()],
+        };
+        let rules = RuleSets::new().unwrap();
+        let figures = Figures::of(u64::MAX, String::new(), &picture, &rules);
+        let _ = space(0, &picture, &rules);
+        let mut report = Report {
+            name: "<script>".to_owned(),
+            made: String::new(),
+            made_by: String::new(),
+            ranks: vec![figures.clone()],
+            live: None,
+            compared: None,
+        };
+        report.compare("<script>", &[figures]).unwrap();
+        for (name, content) in files(&report).unwrap() {
+            prop_assert!(!content.is_empty(), "{}", name);
+            if name == "report.html" {
+                let page = String::from_utf8(content).unwrap();
+                prop_assert!(!page.contains("<script") && !page.contains("<li><b>"));
+            }
+        }
+    }
+}

@@ -167,11 +167,16 @@ impl Row {
         if level == self.now {
             return;
         }
+        // What another source has counted is not what came with this event.
+        let counts = |now: u64, before: u64| match level.source == self.now.source {
+            true => now.saturating_sub(before),
+            false => 0,
+        };
         self.course.push(Sample {
             time_ns,
             level: level.level,
-            allocs: level.allocs.saturating_sub(self.now.allocs),
-            frees: level.frees.saturating_sub(self.now.frees),
+            allocs: counts(level.allocs, self.now.allocs),
+            frees: counts(level.frees, self.now.frees),
         });
         self.now = level;
     }

@@ -200,7 +200,16 @@ impl World {
         let handle = process as u32 + 1;
         if self.noise.next(25) == 0 {
             let text = self.noise.text();
-            return self.append(handle, Body::Backend(Backend::Other(text)));
+            // Another allocator would be another source of all numbers.
+            let settings = Some(AllocatorSettings {
+                text,
+                ..AllocatorSettings::default()
+            });
+            let facts = AllocatorFacts {
+                settings,
+                ..AllocatorFacts::default()
+            };
+            return self.append(handle, Body::Allocator(Box::new(facts)));
         }
         let live = &mut self.live[process];
         let goes = live.len() > 60 || (!live.is_empty() && self.noise.next(3) == 0);

@@ -118,7 +118,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "memscope-ctl",
         &[
-            "diff", "dump", "pages", "pickle", "proto", "ranks", "report", "service", "units", "vendors",
+            "diff", "dump", "pages", "pickle", "proto", "ranks", "report", "service", "units",
+            "vendors",
         ],
     ),
 ];

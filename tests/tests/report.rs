@@ -201,7 +201,7 @@ fn xprof_opens_it_and_says_the_same() {
     let [pickle, _] = pickles(&folder);
     let written = report(&[pickle.to_str().unwrap()], &output).json();
     let made = PathBuf::from(written["folder"].as_str().unwrap());
-    let script = root().join("tests/report/xprof.py");
+    let script = root().join("tests/report/open_in_xprof.py");
     let answer = said(Command::new(python).arg(script).arg(made.join("xprof")));
     let plain = plain(&pickle);
     let of = |profile: &Value| profile["memory_profile_per_allocator"]["rank0_gpu0"].clone();
@@ -393,7 +393,7 @@ fn a_living_process_and_its_recording_are_reported() {
     ];
     let written = daemon.ctl(&words).json();
     let made = PathBuf::from(written["folder"].as_str().unwrap());
-    let allocated = number(&told["totals"][0]["allocated"]);
+    let allocated = number(&told["devices"][0]["allocated"]);
     let text = read(&made, "analysis_report.txt");
     assert_eq!(line(&text, "Allocated"), memscope_units::bytes(allocated));
     let page = read(&made, "report.html");

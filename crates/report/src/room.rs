@@ -1,6 +1,7 @@
 //! The free pieces of a pool, while it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Free pieces, none of which reaches over the border of a segment. What contradicts what is known is left out.
 #[derive(Debug, Default)]
@@ -71,9 +72,22 @@ impl Room {
 
     /// These bytes are free.
     pub(crate) fn give(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        let mut from = address;
+        while from < end {
+            let mut inside = self
+                .borders
+                .range((Bound::Excluded(from), Bound::Excluded(end)));
+            let to = inside.next().copied().unwrap_or(end);
+            self.give_piece(from, to);
+            from = to;
+        }
+    }
+
+    /// These bytes, among which no segment begins, are free.
+    fn give_piece(&mut self, mut from: u64, mut to: u64) {
         // What was free already, by contradicting events, must not count twice.
-        self.take(address, size);
-        let (mut from, mut to) = (address, address.saturating_add(size));
+        self.take(from, to - from);
         let before = self.pieces.range(..from).next_back();
         if let Some((start, end)) = before.map(|(start, end)| (*start, *end))
             && end == from

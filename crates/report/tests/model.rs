@@ -201,6 +201,11 @@ proptest! {
         prop_assert_eq!(held, mosaic.dynamic + mosaic.fixed);
         prop_assert!(figures.notes.is_empty(), "{:?}", figures.notes);
     }
+}
+
+proptest! {
+    // Each case draws five plots.
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn whatever_a_trace_says_there_are_figures(

@@ -175,7 +175,10 @@ impl Reader<'_> {
                 self.room -= read.len();
                 let place = u32::try_from(self.stacks.len()).ok();
                 self.stacks.push(read.clone());
-                place.inspect(|place| drop(self.by_frames.insert(read, *place)))
+                if let Some(place) = place {
+                    self.by_frames.insert(read, place);
+                }
+                place
             }
         };
         self.by_list.insert(list, place);

@@ -1,6 +1,6 @@
 """Opens a report's events with XProf itself, and says the memory profile that XProf makes of them.
 
-xprof.py FOLDER: the folder `xprof` of a report. Prints what XProf's tool `memory_profile` answers (JSON), and what XProf's own
+open_in_xprof.py FOLDER: the folder `xprof` of a report. Prints what XProf's tool `memory_profile` answers (JSON), and what XProf's own
 message reads in memory_profile.pb beside that folder.
 """
 

@@ -107,6 +107,13 @@ from memscope.v1.export_pb2 import (
     ExportRequest,
     RecordRequest,
 )
+from memscope.v1.frame_pb2 import (
+    FRAME_KIND_NATIVE,
+    FRAME_KIND_PYTHON,
+    FRAME_KIND_UNSPECIFIED,
+    FrameKind,
+    StackFrame,
+)
 from memscope.v1.holders_pb2 import (
     HOLDER_ORIGIN_GARBAGE,
     HOLDER_ORIGIN_NAMED,
@@ -209,6 +216,7 @@ from memscope.v1.snapshot_pb2 import (
     BLOCK_STATE_PENDING_FREE,
     BLOCK_STATE_UNSPECIFIED,
     Block,
+    BlockStack,
     BlockState,
     DeviceDiff,
     DiffRequest,
@@ -223,14 +231,11 @@ from memscope.v1.snapshot_pb2 import (
     SnapshotHeader,
     SnapshotPart,
     SnapshotRequest,
+    StackChunk,
     TraceChunk,
     TraceEntry,
 )
 from memscope.v1.stacks_pb2 import (
-    FRAME_KIND_NATIVE,
-    FRAME_KIND_PYTHON,
-    FRAME_KIND_UNSPECIFIED,
-    FrameKind,
     STACK_GROUPING_FILE,
     STACK_GROUPING_FUNCTION,
     STACK_GROUPING_LINE,
@@ -247,7 +252,6 @@ from memscope.v1.stacks_pb2 import (
     STACK_UNIT_UNSPECIFIED,
     StackAmounts,
     StackDevice,
-    StackFrame,
     StackGroup,
     StackGrouping,
     StackMetric,
@@ -334,6 +338,7 @@ __all__ = [
     "Backend",
     "BaselineRead",
     "Block",
+    "BlockStack",
     "BlockState",
     "Bucket",
     "Call",
@@ -557,6 +562,7 @@ __all__ = [
     "SnapshotRequest",
     "Source",
     "StackAmounts",
+    "StackChunk",
     "StackDevice",
     "StackFrame",
     "StackGroup",

@@ -2,6 +2,7 @@
 //! for a message; and as one JSON document.
 
 use crate::error::ExportError;
+use crate::names::{Names, missing};
 use crate::progress::Progress;
 use memscope_ledger::report::{SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace};
 use memscope_proto::v1::{self, snapshot_part::Part};
@@ -14,16 +15,31 @@ const BLOCKS: usize = 4096;
 /// Most trace entries in a part.
 const ENTRIES: usize = 4096;
 
-/// Makes the parts of a snapshot in order: the header, then segments, then trace entries, then the end.
+/// Bytes of names and stacks after which a part ends. One stack more than that still fits into a message.
+const STACK_BYTES: usize = 1 << 20;
+/// Bytes of a stack or frame without its names, at most.
+const ITEM_BYTES: usize = 24;
+
+/// Makes the parts of a snapshot in order: the header, then segments, then stacks if they are wanted, then trace entries, then the end.
 pub struct SnapshotParts {
     report: Arc<SnapshotReport>,
+    stacks: Option<Stacks>,
     next: Next,
+}
+
+/// What of the stacks has been sent.
+struct Stacks {
+    names: Names,
+    /// For each stack of the report: whether a block comes from it.
+    used: Vec<bool>,
 }
 
 enum Next {
     Header,
     /// Index of the segment and of its block with which the next part begins.
     Segments(usize, usize),
+    /// Index of the stack with which the next part begins.
+    Stacks(usize),
     Trace(usize),
     End,
     Nothing,
@@ -35,8 +51,78 @@ impl SnapshotParts {
     pub fn new(report: Arc<SnapshotReport>) -> Self {
         SnapshotParts {
             report,
+            stacks: None,
             next: Next::Header,
         }
+    }
+
+    /// The same, with the stacks that blocks come from.
+    #[must_use]
+    pub fn with_stacks(self) -> Self {
+        let mut used = vec![false; self.report.stacks.len()];
+        let blocks = self.report.segments.iter().flat_map(|of| &of.blocks);
+        for block in blocks {
+            if let Some(used) = used.get_mut(block.stack as usize) {
+                *used = true;
+            }
+        }
+        let stacks = Some(Stacks {
+            names: Names::default(),
+            used,
+        });
+        SnapshotParts { stacks, ..self }
+    }
+
+    /// What follows the segments.
+    fn behind_segments(&self) -> Next {
+        match &self.stacks {
+            Some(stacks) if !stacks.used.is_empty() => Next::Stacks(0),
+            _ => self.behind_stacks(),
+        }
+    }
+
+    fn behind_stacks(&self) -> Next {
+        match self.report.trace.is_empty() {
+            true => Next::End,
+            false => Next::Trace(0),
+        }
+    }
+
+    /// Makes a part of stacks from this one on. Also returns where the next part begins.
+    fn some_stacks(&mut self, from: usize) -> (v1::StackChunk, Next) {
+        let mut chunk = v1::StackChunk::default();
+        let Some(sent) = &mut self.stacks else {
+            return (chunk, self.behind_stacks());
+        };
+        let mut bytes = 0;
+        let all = self.report.stacks.iter().zip(&sent.used).skip(from);
+        for (stack, used) in all {
+            if bytes >= STACK_BYTES {
+                break;
+            }
+            bytes += ITEM_BYTES;
+            if !used {
+                chunk.stacks.push(v1::BlockStack::default());
+                continue;
+            }
+            let new = stack.frames.iter().filter(|frame| !sent.names.knows(frame));
+            bytes += new
+                .map(|frame| ITEM_BYTES + frame.name.len() + frame.file.len())
+                .sum::<usize>();
+            bytes += stack.frames.len() * std::mem::size_of::<u32>();
+            chunk.stacks.push(v1::BlockStack {
+                frames: sent.names.frames(stack),
+                truncated: stack.truncated,
+                missing: missing(stack.frames.is_empty(), stack.missing),
+            });
+        }
+        (chunk.strings, chunk.frames) = sent.names.take();
+        let to = from + chunk.stacks.len();
+        let next = match to < self.report.stacks.len() {
+            true => Next::Stacks(to),
+            false => self.behind_stacks(),
+        };
+        (chunk, next)
     }
 
     /// Makes a part of segments from this segment and block on. Also returns where the next part begins.
@@ -49,7 +135,7 @@ impl SnapshotParts {
             }
             let end = source.blocks.len().min(block + room);
             let blocks = source.blocks.get(block..end).unwrap_or_default();
-            segments.push(segment(source, blocks, block > 0));
+            segments.push(segment(source, blocks, block > 0, self.stacks.is_some()));
             room = room.saturating_sub(blocks.len().max(1));
             if end < source.blocks.len() {
                 block = end;
@@ -57,7 +143,7 @@ impl SnapshotParts {
                 (index, block) = (index + 1, 0);
             }
         }
-        (v1::SegmentChunk { segments }, Next::Trace(0))
+        (v1::SegmentChunk { segments }, self.behind_segments())
     }
 }
 
@@ -67,22 +153,19 @@ impl Iterator for SnapshotParts {
     fn next(&mut self) -> Option<Self::Item> {
         let (part, next) = match self.next {
             Next::Header => {
-                let next = if !self.report.segments.is_empty() {
-                    Next::Segments(0, 0)
-                } else if !self.report.trace.is_empty() {
-                    Next::Trace(0)
-                } else {
-                    Next::End
+                let next = match self.report.segments.is_empty() {
+                    true => self.behind_segments(),
+                    false => Next::Segments(0, 0),
                 };
                 (Part::Header(header(&self.report)), next)
             }
             Next::Segments(index, block) => {
                 let (chunk, next) = self.segments(index, block);
-                let next = match next {
-                    Next::Trace(_) if self.report.trace.is_empty() => Next::End,
-                    next => next,
-                };
                 (Part::Segments(chunk), next)
+            }
+            Next::Stacks(from) => {
+                let (chunk, next) = self.some_stacks(from);
+                (Part::Stacks(chunk), next)
             }
             Next::Trace(from) => {
                 let to = self.report.trace.len().min(from + ENTRIES);
@@ -123,8 +206,13 @@ fn header(report: &SnapshotReport) -> v1::SnapshotHeader {
     }
 }
 
-/// A segment with some of its blocks. `continued`: an earlier part has the blocks before these.
-fn segment(segment: &SnapshotSegment, blocks: &[SnapshotBlock], continued: bool) -> v1::Segment {
+/// A segment with some of its blocks. `continued`: an earlier part has the blocks before these. `stacks`: blocks name their stacks.
+fn segment(
+    segment: &SnapshotSegment,
+    blocks: &[SnapshotBlock],
+    continued: bool,
+    stacks: bool,
+) -> v1::Segment {
     v1::Segment {
         device: segment.device,
         address: segment.addr,
@@ -134,18 +222,19 @@ fn segment(segment: &SnapshotSegment, blocks: &[SnapshotBlock], continued: bool)
         pool: Some(pool(segment.pool)),
         expandable: segment.expandable,
         seen: segment.seen,
-        blocks: blocks.iter().map(block).collect(),
+        blocks: blocks.iter().map(|one| block(one, stacks)).collect(),
         continued,
     }
 }
 
-fn block(block: &SnapshotBlock) -> v1::Block {
+fn block(block: &SnapshotBlock, stacks: bool) -> v1::Block {
     v1::Block {
         address: block.addr,
         size_bytes: block.size,
         requested_bytes: block.requested,
         state: block.state.into(),
         since_boot_ns: (block.since_ns != 0).then_some(block.since_ns),
+        stack: stacks.then_some(block.stack),
     }
 }
 
@@ -175,7 +264,7 @@ pub(crate) fn document(
     serde_json::to_writer(&mut *out, &head).map_err(std::io::Error::from)?;
     out.write_all(b",\n\"segments\": [")?;
     for (index, source) in report.segments.iter().enumerate() {
-        let line = segment(source, &source.blocks, false);
+        let line = segment(source, &source.blocks, false, false);
         write_line(&mut *out, index, &line)?;
         done += line.blocks.len() as u64;
         tell(done, of);

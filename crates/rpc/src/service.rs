@@ -480,15 +480,19 @@ impl Memscope for Service {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
-        let at = request.into_inner().at;
-        let kind = picture(at.is_some());
+        let question = request.into_inner();
+        let kind = picture(question.at.is_some());
         let turn = self.turn(&caller, &under_way).await?;
-        let at = self.moment(&caller, pid, at).await?;
+        let at = self.moment(&caller, pid, question.at).await?;
         let report = self.take_snapshot(&caller, pid, at, &under_way).await?;
         drop(turn);
         strict.check(kind, &report.coverage)?;
+        let parts = match question.stacks {
+            true => SnapshotParts::new(report).with_stacks(),
+            false => SnapshotParts::new(report),
+        };
         // Each part is made when the client has room for it.
-        let parts = tokio_stream::iter(SnapshotParts::new(report)).map(Ok);
+        let parts = tokio_stream::iter(parts).map(Ok);
         Ok(Response::new(Box::pin(parts)))
     }
 

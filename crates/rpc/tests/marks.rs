@@ -29,6 +29,7 @@ async fn every_question_that_takes_a_moment_takes_a_name() {
     let request = v1::SnapshotRequest {
         pid: 11,
         at: mark("new data set"),
+        ..v1::SnapshotRequest::default()
     };
     client.snapshot(request).await.unwrap();
     assert_eq!(asked(&server), [last]);
@@ -81,6 +82,7 @@ async fn a_name_that_is_no_mark_is_refused() {
         let request = v1::SnapshotRequest {
             pid: 11,
             at: mark(name),
+            ..v1::SnapshotRequest::default()
         };
         let error = client.snapshot(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
@@ -144,6 +146,7 @@ async fn others_marks_are_not_told() {
     let request = v1::SnapshotRequest {
         pid: 11,
         at: mark("new data set"),
+        ..v1::SnapshotRequest::default()
     };
     assert_eq!(
         client.snapshot(request).await.unwrap_err().code(),

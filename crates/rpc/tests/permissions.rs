@@ -56,7 +56,10 @@ async fn others_processes_look_untraced() {
         client.fluctuation(fluctuation).await.unwrap_err().code(),
         Code::NotFound
     );
-    let snapshot = v1::SnapshotRequest { pid: 12, at: None };
+    let snapshot = v1::SnapshotRequest {
+        pid: 12,
+        ..v1::SnapshotRequest::default()
+    };
     assert_eq!(
         client.snapshot(snapshot).await.unwrap_err().code(),
         Code::NotFound

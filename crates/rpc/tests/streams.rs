@@ -22,7 +22,10 @@ async fn a_large_snapshot_comes_in_parts() {
     let server = Server::start(FakeDaemon::with([process]), as_user(ADA));
     let mut client = server.client().await;
     let mut parts = client
-        .snapshot(v1::SnapshotRequest { pid: 11, at: None })
+        .snapshot(v1::SnapshotRequest {
+            pid: 11,
+            ..v1::SnapshotRequest::default()
+        })
         .await
         .unwrap()
         .into_inner();
@@ -40,6 +43,7 @@ async fn a_large_snapshot_comes_in_parts() {
                 blocks += chunk.segments.iter().map(|s| s.blocks.len()).sum::<usize>()
             }
             Part::Trace(chunk) => entries.extend(chunk.entries.iter().map(|e| e.time_boot_ns)),
+            Part::Stacks(_) => panic!("nobody asked for stacks"),
             Part::End(_) => ended = true,
         }
     }

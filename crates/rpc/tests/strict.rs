@@ -63,7 +63,10 @@ async fn answered(codes: &[&str]) -> [bool; 7] {
         }))
         .await;
     let snapshot = client
-        .snapshot(strict(v1::SnapshotRequest { pid: 11, at: None }))
+        .snapshot(strict(v1::SnapshotRequest {
+            pid: 11,
+            ..v1::SnapshotRequest::default()
+        }))
         .await;
     let pool = client
         .pool(strict(v1::PoolRequest {

@@ -71,6 +71,7 @@ fn a_minute_ago() -> v1::SnapshotRequest {
         at: Some(v1::Moment {
             moment: Some(v1::moment::Moment::AgoNs(60_000_000_000)),
         }),
+        ..v1::SnapshotRequest::default()
     }
 }
 

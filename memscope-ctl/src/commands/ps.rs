@@ -80,7 +80,8 @@ impl Run for Ps {
     }
 }
 
-fn boot_ns() -> Option<u64> {
+/// Now, in nanoseconds of boot time.
+pub(super) fn boot_ns() -> Option<u64> {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).ok()?;
     let nanoseconds = u64::try_from(now.tv_nsec).ok()?;

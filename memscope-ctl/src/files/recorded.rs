@@ -24,7 +24,10 @@ pub(super) async fn read(
 async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<SnapshotFile, Failure> {
     use v1::snapshot_part::Part;
     let pid = client.choose(pid).await?;
-    let question = v1::SnapshotRequest { pid, at: None };
+    let question = v1::SnapshotRequest {
+        pid,
+        ..v1::SnapshotRequest::default()
+    };
     let mut parts = client
         .ask(question, async |mut rpc, request| {
             rpc.snapshot(request).await
@@ -58,7 +61,7 @@ async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<SnapshotF
                 }
             }
             Some(Part::End(_)) => return Ok(kept),
-            Some(Part::Trace(_)) | None => {}
+            Some(Part::Stacks(_) | Part::Trace(_)) | None => {}
         }
     }
     Err(Failure::Incomplete {

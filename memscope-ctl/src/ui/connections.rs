@@ -114,6 +114,7 @@ impl Guests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
 
     #[test]
     fn strangers_make_room_and_known_ones_stay() {
@@ -137,5 +138,13 @@ mod tests {
         assert!(guests.admit().is_none());
         all[2].ended.set(true);
         assert!(guests.admit().is_some());
+        Met {
+            what: "connections to the page's server",
+            most: constant("memscope-ctl/src/ui/connections.rs", "MOST_CONNECTIONS"),
+            beyond: "the oldest that nobody with the cookie has used is closed; where all have been used, the new one is",
+            told: "to whoever is at its other end",
+            test: "strangers_make_room_and_known_ones_stay",
+        }
+        .is_told();
     }
 }

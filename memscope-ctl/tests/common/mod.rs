@@ -30,10 +30,32 @@ impl Server {
     }
 
     pub fn start_with(daemon: FakeDaemon, identify: Identify) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("s.sock");
-        let daemon = Arc::new(daemon);
-        let served = Arc::clone(&daemon);
+        let mut server = Server {
+            daemon: Arc::new(daemon),
+            folder: tempfile::tempdir().unwrap(),
+            stop: None,
+            thread: None,
+        };
+        server.serve(identify);
+        server
+    }
+
+    /// Ends, and leaves the folder and the daemon as they are.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Serves the same daemon once more, and treats every caller as root.
+    pub fn serve_again(&mut self) {
+        self.serve(Arc::new(|_| Some(memscope_rpc::Caller::local(0, 0, None))));
+    }
+
+    fn serve(&mut self, identify: Identify) {
+        let path = self.socket();
+        let served = Arc::clone(&self.daemon);
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -54,12 +76,7 @@ impl Server {
             });
         });
         is_ready.recv().unwrap();
-        Server {
-            daemon,
-            folder,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        (self.stop, self.thread) = (Some(stop), Some(thread));
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -74,10 +91,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 

@@ -299,12 +299,14 @@ class Calls(Connection):
         pid: int,
         *,
         at: v1.Moment | None = None,
+        stacks: bool | None = None,
         timeout: float | None = None,
     ) -> Generator[v1.SnapshotPart, None, None]:
         """Streams the segments, blocks and trace of a process: a header, segments, trace, an end.
 
         * pid: Process id.
         * at: The moment to describe; now, if it is not there.
+        * stacks: Also the stacks that the blocks come from.
         """
         return self._listen(
             self._memscope.Snapshot,
@@ -312,6 +314,7 @@ class Calls(Connection):
             {
                 "pid": pid,
                 "at": at,
+                "stacks": stacks,
             },
             timeout,
         )

@@ -12,7 +12,7 @@ pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
     AttachRequest, AttachScope, Caller, Condition, Daemon, DetachScope, EventFilter, EventHub,
-    EventItem, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers, Wanted, Window,
+    EventItem, KeptSnapshots, Moment, OpenKept, Refusal, TriggerStatus, Triggers, Wanted, Window,
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};

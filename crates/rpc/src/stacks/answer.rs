@@ -1,13 +1,13 @@
-//! The answer to `stacks`. Each name and frame is sent only once, and rows refer to it by index: a thousand stacks of a
-//! hundred frames each have only some thousand different frames.
+//! The answer to `stacks`. Each name and frame is sent only once, and rows refer to it by index.
 
 use crate::Refusal;
 use crate::refusal::invalid;
 use memscope_export::stacks::{Group, GroupBy, Metric, Tallies, Unit, View, groups};
-use memscope_ledger::report::{Frame, FrameKind, StackReport, StackRow, Tally};
+use memscope_export::{Names, missing};
+use memscope_ledger::report::{Frame, StackReport, StackRow, Tally};
 use memscope_proto::v1;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Largest number of bytes that rows and their names may take, so that an answer stays below gRPC's limit of 4 MiB.
 const MOST_BYTES: usize = 3 << 20;
@@ -56,7 +56,7 @@ pub(crate) fn stacks(
         coverage: report.coverage.clone(),
         ..v1::StacksResponse::default()
     };
-    let mut names = Names::new();
+    let mut names = Named::default();
     let mut others = Tallies::default();
     match by {
         None => {
@@ -89,39 +89,25 @@ pub(crate) fn stacks(
         }
     }
     answer.others = Some(amounts(&others));
-    answer.strings = names.strings;
-    answer.frames = names.frames;
+    (answer.strings, answer.frames) = names.names.take();
     answer
 }
 
-/// The strings and frames of an answer, each stored once.
-struct Names {
-    strings: Vec<String>,
-    string_places: HashMap<String, u32>,
-    frames: Vec<v1::StackFrame>,
-    frame_places: HashMap<Frame, u32>,
+/// The strings and frames of an answer, each stored once, and the room that is left for more.
+#[derive(Default)]
+struct Named {
+    names: Names,
     bytes: usize,
     /// Set once a row did not fit. From then on nothing is added, so that no smaller row takes its place.
     full: bool,
 }
 
-impl Names {
-    fn new() -> Names {
-        Names {
-            strings: vec![String::new()],
-            string_places: HashMap::from([(String::new(), 0)]),
-            frames: Vec::new(),
-            frame_places: HashMap::new(),
-            bytes: 0,
-            full: false,
-        }
-    }
-
+impl Named {
     /// Reserves room for a row with these frames. Returns false if there is not enough room.
     fn take(&mut self, frames: &[Frame]) -> bool {
         let mut bytes = ROW_BYTES + frames.len() * INDEX_BYTES;
         for frame in frames {
-            if !self.frame_places.contains_key(frame) {
+            if !self.names.knows(frame) {
                 // The frame's strings may be stored already. Then this counts too much, which does no harm.
                 bytes += FRAME_BYTES + frame.name.len() + frame.file.len();
             }
@@ -134,40 +120,11 @@ impl Names {
         true
     }
 
-    fn string(&mut self, text: &str) -> u32 {
-        if let Some(place) = self.string_places.get(text) {
-            return *place;
-        }
-        let place = self.strings.len() as u32;
-        self.strings.push(text.to_owned());
-        self.string_places.insert(text.to_owned(), place);
-        place
-    }
-
-    fn frame(&mut self, frame: &Frame) -> u32 {
-        if let Some(place) = self.frame_places.get(frame) {
-            return *place;
-        }
-        let made = v1::StackFrame {
-            kind: match frame.kind {
-                FrameKind::Python => v1::FrameKind::Python.into(),
-                FrameKind::Native => v1::FrameKind::Native.into(),
-            },
-            name: self.string(&frame.name),
-            file: self.string(&frame.file),
-            line: frame.line,
-        };
-        let place = self.frames.len() as u32;
-        self.frames.push(made);
-        self.frame_places.insert(frame.clone(), place);
-        place
-    }
-
     fn row(&mut self, row: &StackRow) -> v1::StackRow {
         let stack = &row.stack;
         v1::StackRow {
             device: row.device,
-            frames: stack.frames.iter().map(|frame| self.frame(frame)).collect(),
+            frames: self.names.frames(stack),
             truncated: stack.truncated,
             missing: missing(stack.frames.is_empty(), stack.missing),
             amounts: Some(amounts(&Tallies::of(row))),
@@ -177,17 +134,13 @@ impl Names {
     fn group(&mut self, group: &Group) -> v1::StackGroup {
         v1::StackGroup {
             device: group.device,
-            frame: group.frame.as_ref().map(|frame| self.frame(frame)),
+            frame: group.frame.as_ref().map(|frame| self.names.frame(frame)),
             missing: missing(group.frame.is_none(), group.missing),
             own: Some(amounts(&group.own)),
             total: Some(amounts(&group.total)),
             stacks: group.stacks,
         }
     }
-}
-
-fn missing(is_empty: bool, why: Option<&'static str>) -> Option<String> {
-    is_empty.then(|| why.unwrap_or("unknown").to_owned())
 }
 
 fn devices(report: &StackReport) -> Vec<v1::StackDevice> {

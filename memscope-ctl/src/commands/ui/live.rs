@@ -200,7 +200,7 @@ impl<'s> Live<'s> {
                 }
             }
             Some(Body::Exited(_) | Body::Replaced(_) | Body::Detached(_)) => {
-                standing.retain(|(of, other, _), _| (&*of, *other) != (&node, pid));
+                standing.retain(|(of, other, _), _| (of, *other) != (&node, pid));
             }
             _ => {}
         }

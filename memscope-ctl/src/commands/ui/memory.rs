@@ -22,6 +22,10 @@ use tonic::codegen::{Bytes, http};
 const MOST_BLOCKS: usize = 1_000_000;
 /// Most segments in one answer. With more, it is an error.
 const MOST_SEGMENTS: usize = 1_000_000;
+/// Most bytes of the stacks of one answer. With more, it is an error.
+const MOST_STACK_BYTES: usize = 256 << 20;
+/// Bytes that a name, a frame or a stack takes beside what is in it.
+const ITEM_BYTES: usize = 24;
 /// Answers that are made and sent at a time, for all tabs.
 const MOST_AT_A_TIME: usize = 2;
 /// Bytes of text after which a piece is sent.
@@ -106,8 +110,11 @@ struct Held {
     header: v1::SnapshotHeader,
     segments: Vec<Segment>,
     blocks: Vec<Block>,
-    /// Frames of each stack, innermost first, as JSON.
-    stacks: Vec<Vec<u8>>,
+    strings: Vec<String>,
+    frames: Vec<v1::StackFrame>,
+    stacks: Vec<v1::BlockStack>,
+    /// Bytes that names, frames and stacks take.
+    stack_bytes: usize,
     omitted: v1::Amount,
 }
 
@@ -117,7 +124,7 @@ impl Held {
             let (blocks, continued) = (segment.blocks, segment.continued);
             if !continued || self.segments.is_empty() {
                 if self.segments.len() >= MOST_SEGMENTS {
-                    return Err(too_many());
+                    return Err(too_many(segments()));
                 }
                 let pool = segment.pool.unwrap_or_default();
                 self.segments.push(Segment {
@@ -131,7 +138,7 @@ impl Held {
                     seen: segment.seen,
                 });
             }
-            let place = u32::try_from(self.segments.len() - 1).map_err(|_| too_many())?;
+            let place = u32::try_from(self.segments.len() - 1).map_err(|_| too_many(segments()))?;
             for block in blocks {
                 if self.blocks.len() >= MOST_BLOCKS {
                     self.omitted.count += 1;
@@ -144,12 +151,48 @@ impl Held {
                     requested_bytes: block.requested_bytes,
                     state: block.state(),
                     segment: place,
-                    stack: None,
+                    stack: block.stack,
                     since_boot_ns: block.since_boot_ns,
                 });
             }
         }
         Ok(())
+    }
+
+    fn add_stacks(&mut self, chunk: v1::StackChunk) -> Result<(), Failure> {
+        let names = chunk.strings.iter().map(|name| ITEM_BYTES + name.len());
+        let frames = chunk.frames.len() * ITEM_BYTES;
+        let stacks = chunk.stacks.iter();
+        let stacks = stacks.map(|stack| ITEM_BYTES + stack.frames.len() * size_of::<u32>());
+        self.stack_bytes += names.sum::<usize>() + frames + stacks.sum::<usize>();
+        if self.stack_bytes > MOST_STACK_BYTES {
+            return Err(too_many(format!(
+                "the stacks take more than {MOST_STACK_BYTES} bytes"
+            )));
+        }
+        self.strings.extend(chunk.strings);
+        self.frames.extend(chunk.frames);
+        self.stacks.extend(chunk.stacks);
+        Ok(())
+    }
+
+    /// The name or file at this place, as JSON; unknown is null.
+    fn string(&self, place: u32, out: &mut Vec<u8>) {
+        let string = self.strings.get(place as usize).map(String::as_str);
+        word(string.filter(|string| !string.is_empty()), out);
+    }
+
+    /// One frame, as JSON.
+    fn frame(&self, frame: &v1::StackFrame, out: &mut Vec<u8>) {
+        text("{\"name\":", out);
+        self.string(frame.name, out);
+        text(",\"file\":", out);
+        self.string(frame.file, out);
+        text(",\"line\":", out);
+        known((frame.line > 0).then_some(frame.line.into()), out);
+        text(",\"kind\":\"", out);
+        text(&frame.kind().to_string(), out);
+        text("\"}", out);
     }
 
     /// The members that are no columns.
@@ -168,17 +211,22 @@ impl Held {
     }
 }
 
-fn too_many() -> Failure {
+fn segments() -> String {
+    format!("the process has more than {MOST_SEGMENTS} segments")
+}
+
+fn too_many(what: String) -> Failure {
     Failure::Refused {
         exit: Exit::Failed,
         code: "too_large".to_owned(),
-        what: format!("the process has more than {MOST_SEGMENTS} segments"),
+        what,
         hint: Some("write them to a file: memscope-ctl snapshot --format json".to_owned()),
     }
 }
 
 /// Asks for what a process holds.
-async fn held(client: &Client, question: v1::SnapshotRequest) -> Result<Held, Failure> {
+async fn held(client: &Client, mut question: v1::SnapshotRequest) -> Result<Held, Failure> {
+    question.stacks = true;
     let call = async |mut rpc: Rpc, request| rpc.snapshot(request).await;
     let mut parts = client.ask(question, call).await?;
     let mut held = Held::default();
@@ -187,7 +235,8 @@ async fn held(client: &Client, question: v1::SnapshotRequest) -> Result<Held, Fa
         match part.part {
             Some(Part::Header(header)) => (held.header, begun) = (header, true),
             Some(Part::Segments(chunk)) => held.add(chunk)?,
-            // The trace comes after all segments, and is not shown.
+            Some(Part::Stacks(chunk)) => held.add_stacks(chunk)?,
+            // The trace comes after all of these, and is not shown.
             Some(Part::Trace(_) | Part::End(_)) => {
                 whole = true;
                 break;
@@ -264,11 +313,22 @@ const COLUMNS: &[Column] = &[
     column!("],\"segment\":[", blocks, row, out => integer(row.segment.into(), out)),
     column!("],\"stack\":[", blocks, row, out => known(row.stack.map(u64::from), out)),
     column!("],\"since_boot_ns\":[", blocks, row, out => known(row.since_boot_ns, out)),
-    column!("]},\"stacks\":[", stacks, row, out => out.extend_from_slice(row)),
+    Column {
+        before: "]},\"frames\":[",
+        rows: |held| held.frames.len(),
+        write: |held, row, out| {
+            if let Some(frame) = held.frames.get(row) {
+                held.frame(frame, out);
+            }
+        },
+    },
+    column!("],\"stacks\":{\"frames\":[", stacks, row, out => indices(&row.frames, out)),
+    column!("],\"truncated\":[", stacks, row, out => text(&row.truncated.to_string(), out)),
+    column!("],\"missing\":[", stacks, row, out => word(row.missing.as_deref(), out)),
 ];
 
 /// What ends the last column and the document.
-const END: &str = "]}\n";
+const END: &str = "]}}\n";
 
 fn text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
@@ -279,6 +339,25 @@ fn known(value: Option<u64>, out: &mut Vec<u8>) {
         Some(value) => integer(value, out),
         None => text("null", out),
     }
+}
+
+fn word(word: Option<&str>, out: &mut Vec<u8>) {
+    match word {
+        // Writing to memory does not fail.
+        Some(word) => drop(serde_json::to_writer(out, word)),
+        None => text("null", out),
+    }
+}
+
+fn indices(indices: &[u32], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (number, index) in indices.iter().enumerate() {
+        if number > 0 {
+            out.push(b',');
+        }
+        integer((*index).into(), out);
+    }
+    out.push(b']');
 }
 
 /// The word of a state, as JSON.
@@ -325,6 +404,7 @@ impl Sending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
     use serde_json::Value;
 
     fn sent(held: Held) -> Value {
@@ -381,6 +461,55 @@ mod tests {
     }
 
     #[test]
+    fn frames_are_sent_once() {
+        let mut held = Held::default();
+        held.add_stacks(v1::StackChunk {
+            strings: ["", "f\"", "a.py"].map(str::to_owned).to_vec(),
+            frames: vec![
+                v1::StackFrame {
+                    kind: v1::FrameKind::Python.into(),
+                    name: 1,
+                    file: 2,
+                    line: 7,
+                },
+                v1::StackFrame::default(),
+            ],
+            stacks: vec![
+                v1::BlockStack {
+                    frames: vec![0, 1],
+                    ..v1::BlockStack::default()
+                },
+                v1::BlockStack {
+                    missing: Some("no_python".to_owned()),
+                    ..v1::BlockStack::default()
+                },
+            ],
+        })
+        .unwrap();
+        let document = sent(held);
+        let frame = serde_json::json!({"name": "f\"", "file": "a.py", "line": 7, "kind": "python"});
+        assert_eq!(document["frames"][0], frame);
+        assert!(document["frames"][1]["name"].is_null());
+        let stacks = serde_json::json!({"frames": [[0, 1], []], "truncated": [false, false],
+            "missing": [null, "no_python"]});
+        assert_eq!(document["stacks"], stacks);
+        let many = v1::StackChunk {
+            strings: vec!["x".repeat(MOST_STACK_BYTES)],
+            ..v1::StackChunk::default()
+        };
+        let refused = Held::default().add_stacks(many).unwrap_err();
+        assert_eq!(refused.code(), "too_large");
+        Met {
+            what: "bytes of the stacks in one answer of the page's server about blocks",
+            most: constant("memscope-ctl/src/commands/ui/memory.rs", "MOST_STACK_BYTES"),
+            beyond: "there is no answer",
+            told: "error `too_large` with the number",
+            test: "frames_are_sent_once",
+        }
+        .is_told();
+    }
+
+    #[test]
     fn blocks_that_are_too_many_are_counted() {
         let mut held = Held::default();
         for _ in 0..10 {
@@ -391,5 +520,13 @@ mod tests {
         assert_eq!(blocks.len(), MOST_BLOCKS);
         assert_eq!(document["omitted_blocks"], MOST_BLOCKS / 4);
         assert_eq!(document["omitted_bytes"], MOST_BLOCKS / 4 * 512);
+        Met {
+            what: "blocks in one answer of the page's server",
+            most: constant("memscope-ctl/src/commands/ui/memory.rs", "MOST_BLOCKS"),
+            beyond: "those of higher addresses are left out",
+            told: "`omitted_blocks` and `omitted_bytes` of the answer",
+            test: "blocks_that_are_too_many_are_counted",
+        }
+        .is_told();
     }
 }

@@ -3,6 +3,7 @@
 use super::ask::{self, Question};
 use crate::address::Address;
 use crate::client::Client;
+use crate::commands::ps::boot_ns;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{Asking, Came, Fleet};
 use crate::session::Session;
@@ -10,11 +11,14 @@ use memscope_proto::v1;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
 
 /// Time between two looks at a daemon that is followed.
 const EVERY: Duration = Duration::from_secs(1);
 /// The same for a fleet, where each look asks every node.
 const EVERY_OF_FLEET: Duration = Duration::from_secs(5);
+/// Time after which the events of a fleet are followed anew where a node's have ended: it may be back.
+const RENEWED: Duration = Duration::from_secs(30);
 
 /// What the page asks.
 pub(super) struct Source<'s> {
@@ -26,7 +30,7 @@ pub(super) struct Source<'s> {
 
 enum Of<'s> {
     /// A daemon or a recording, and the connection to it while it is good.
-    One(RefCell<Option<Client>>),
+    One(Box<RefCell<Option<Client>>>),
     Fleet(&'s Fleet),
 }
 
@@ -36,7 +40,7 @@ impl<'s> Source<'s> {
         Source {
             session,
             pids,
-            of: Of::One(RefCell::new(None)),
+            of: Of::One(Box::default()),
         }
     }
 
@@ -154,13 +158,22 @@ impl<'s> Source<'s> {
         mut each: impl FnMut(&v1::Event, Option<&str>),
     ) -> Result<(), Failure> {
         if let Of::Fleet(fleet) = self.of {
+            let ended = Notify::new();
             let each = |came: Came| {
-                if let Came::Event(node, event) = came {
-                    each(&event, Some(&node));
+                match came {
+                    Came::Event(node, event) => each(&event, Some(&node)),
+                    Came::Ended(..) => ended.notify_one(),
                 }
                 Ok(true)
             };
-            return fleet.events(question, None, each).await;
+            let renewed = async {
+                ended.notified().await;
+                tokio::time::sleep(RENEWED).await;
+            };
+            return tokio::select! {
+                ended = fleet.events(question, None, each) => ended,
+                () = renewed => Ok(()),
+            };
         }
         let (client, mut stream) = self
             .ask(async |client| {
@@ -239,13 +252,6 @@ fn no_node_named() -> Failure {
         what: "this is asked of one node".to_owned(),
         hint: "name it: ?node=NAME; GET /api/about names the nodes".to_owned(),
     }
-}
-
-fn boot_ns() -> Option<u64> {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).ok()?;
-    let nanoseconds = u64::try_from(now.tv_nsec).ok()?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
 /// Most bytes that are read of the list of users.

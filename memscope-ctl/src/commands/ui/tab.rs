@@ -135,6 +135,7 @@ pub(super) fn message(kind: &str, json: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
 
     fn texts(tab: &Tab) -> Vec<String> {
         let all = std::iter::from_fn(|| tab.take());
@@ -168,5 +169,13 @@ mod tests {
         assert_eq!(texts.len(), MOST_WAITING + 1);
         assert_eq!(texts[0], "event: missed\ndata: {\"events\":7}\n\n");
         assert_eq!(texts[1], "event: event\ndata: 7\n\n");
+        Met {
+            what: "events that wait for one tab of the page",
+            most: constant("memscope-ctl/src/commands/ui/tab.rs", "MOST_WAITING"),
+            beyond: "the oldest are left out",
+            told: "the message `missed` with their number",
+            test: "a_slow_tab_is_told_how_many_events_it_missed",
+        }
+        .is_told();
     }
 }

@@ -108,6 +108,13 @@ from memscope.v1.export_pb2 import (
     ExportRequest,
     RecordRequest,
 )
+from memscope.v1.frame_pb2 import (
+    FRAME_KIND_NATIVE,
+    FRAME_KIND_PYTHON,
+    FRAME_KIND_UNSPECIFIED,
+    FrameKind,
+    StackFrame,
+)
 from memscope.v1.holders_pb2 import (
     HOLDER_ORIGIN_GARBAGE,
     HOLDER_ORIGIN_NAMED,
@@ -211,6 +218,7 @@ from memscope.v1.snapshot_pb2 import (
     BLOCK_STATE_PENDING_FREE,
     BLOCK_STATE_UNSPECIFIED,
     Block,
+    BlockStack,
     BlockState,
     DeviceDiff,
     DiffRequest,
@@ -225,14 +233,11 @@ from memscope.v1.snapshot_pb2 import (
     SnapshotHeader,
     SnapshotPart,
     SnapshotRequest,
+    StackChunk,
     TraceChunk,
     TraceEntry,
 )
 from memscope.v1.stacks_pb2 import (
-    FRAME_KIND_NATIVE,
-    FRAME_KIND_PYTHON,
-    FRAME_KIND_UNSPECIFIED,
-    FrameKind,
     STACK_GROUPING_FILE,
     STACK_GROUPING_FUNCTION,
     STACK_GROUPING_LINE,
@@ -249,7 +254,6 @@ from memscope.v1.stacks_pb2 import (
     STACK_UNIT_UNSPECIFIED,
     StackAmounts,
     StackDevice,
-    StackFrame,
     StackGroup,
     StackGrouping,
     StackMetric,
@@ -336,6 +340,7 @@ __all__ = [
     "Backend",
     "BaselineRead",
     "Block",
+    "BlockStack",
     "BlockState",
     "Bucket",
     "Call",
@@ -561,6 +566,7 @@ __all__ = [
     "SnapshotRequest",
     "Source",
     "StackAmounts",
+    "StackChunk",
     "StackDevice",
     "StackFrame",
     "StackGroup",

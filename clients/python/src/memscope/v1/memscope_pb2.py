@@ -23,6 +23,10 @@ from memscope.v1 import pool_pb2 as memscope_dot_v1_dot_pool__pb2
 from memscope.v1 import process_pb2 as memscope_dot_v1_dot_process__pb2
 from memscope.v1 import snapshot_pb2 as memscope_dot_v1_dot_snapshot__pb2
 from memscope.v1 import stacks_pb2 as memscope_dot_v1_dot_stacks__pb2
+try:
+  memscope_dot_v1_dot_frame__pb2 = memscope_dot_v1_dot_stacks__pb2.memscope_dot_v1_dot_frame__pb2
+except AttributeError:
+  memscope_dot_v1_dot_frame__pb2 = memscope_dot_v1_dot_stacks__pb2.memscope.v1.frame_pb2
 from memscope.v1 import stats_pb2 as memscope_dot_v1_dot_stats__pb2
 from memscope.v1 import status_pb2 as memscope_dot_v1_dot_status__pb2
 from memscope.v1 import steps_pb2 as memscope_dot_v1_dot_steps__pb2

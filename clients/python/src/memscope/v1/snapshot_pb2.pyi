@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from memscope.v1 import event_pb2 as _event_pb2
+from memscope.v1 import frame_pb2 as _frame_pb2
 from memscope.v1 import process_pb2 as _process_pb2
 import builtins as _builtins
 import sys
@@ -57,8 +58,11 @@ class SnapshotRequest(_message.Message):
 
     PID_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
+    stacks: _builtins.bool
+    """Also the stacks that the blocks come from."""
     @_builtins.property
     def at(self) -> Global___Moment:
         """The moment to describe; now, if it is not there."""
@@ -68,10 +72,11 @@ class SnapshotRequest(_message.Message):
         *,
         pid: _builtins.int = ...,
         at: Global___Moment | None = ...,
+        stacks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "pid", b"pid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "pid", b"pid", "stacks", b"stacks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
     _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
@@ -256,6 +261,7 @@ class Block(_message.Message):
     REQUESTED_BYTES_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     SINCE_BOOT_NS_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     address: _builtins.int
     """Address."""
     size_bytes: _builtins.int
@@ -266,6 +272,8 @@ class Block(_message.Message):
     """Its state."""
     since_boot_ns: _builtins.int
     """When it came, boot-time nanoseconds."""
+    stack: _builtins.int
+    """Where stacks are asked for: the stack that it comes from, a place among the stacks of all parts, from 0."""
     def __init__(
         self,
         *,
@@ -274,19 +282,24 @@ class Block(_message.Message):
         requested_bytes: _builtins.int | None = ...,
         state: Global___BlockState.ValueType = ...,
         since_boot_ns: _builtins.int | None = ...,
+        stack: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_requested_bytes", b"_requested_bytes", "_since_boot_ns", b"_since_boot_ns", "requested_bytes", b"requested_bytes", "since_boot_ns", b"since_boot_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_requested_bytes", b"_requested_bytes", "_since_boot_ns", b"_since_boot_ns", "_stack", b"_stack", "requested_bytes", b"requested_bytes", "since_boot_ns", b"since_boot_ns", "stack", b"stack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_requested_bytes", b"_requested_bytes", "_since_boot_ns", b"_since_boot_ns", "address", b"address", "requested_bytes", b"requested_bytes", "since_boot_ns", b"since_boot_ns", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_requested_bytes", b"_requested_bytes", "_since_boot_ns", b"_since_boot_ns", "_stack", b"_stack", "address", b"address", "requested_bytes", b"requested_bytes", "since_boot_ns", b"since_boot_ns", "size_bytes", b"size_bytes", "stack", b"stack", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__requested_bytes: _TypeAlias = _typing.Literal["requested_bytes"]  # noqa: Y015
     _WhichOneofArgType__requested_bytes: _TypeAlias = _typing.Literal["_requested_bytes", b"_requested_bytes"]  # noqa: Y015
     _WhichOneofReturnType__since_boot_ns: _TypeAlias = _typing.Literal["since_boot_ns"]  # noqa: Y015
     _WhichOneofArgType__since_boot_ns: _TypeAlias = _typing.Literal["_since_boot_ns", b"_since_boot_ns"]  # noqa: Y015
+    _WhichOneofReturnType__stack: _TypeAlias = _typing.Literal["stack"]  # noqa: Y015
+    _WhichOneofArgType__stack: _TypeAlias = _typing.Literal["_stack", b"_stack"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__requested_bytes) -> _WhichOneofReturnType__requested_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_boot_ns) -> _WhichOneofReturnType__since_boot_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stack) -> _WhichOneofReturnType__stack | None: ...
 
 Global___Block: _TypeAlias = Block  # noqa: Y015
 
@@ -375,6 +388,76 @@ class SegmentChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SegmentChunk: _TypeAlias = SegmentChunk  # noqa: Y015
+
+@_typing.final
+class BlockStack(_message.Message):
+    """A stack that blocks come from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAMES_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    truncated: _builtins.bool
+    """Outer frames were cut off, or one in the middle could not be read."""
+    missing: _builtins.str
+    """Why there are no frames: a stable word, as `no_python` or `not_taken`."""
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Innermost first: indices into the frames of all parts so far."""
+
+    def __init__(
+        self,
+        *,
+        frames: _abc.Iterable[_builtins.int] | None = ...,
+        truncated: _builtins.bool = ...,
+        missing: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "missing", b"missing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "frames", b"frames", "missing", b"missing", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__missing: _TypeAlias = _typing.Literal["missing"]  # noqa: Y015
+    _WhichOneofArgType__missing: _TypeAlias = _typing.Literal["_missing", b"_missing"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missing) -> _WhichOneofReturnType__missing | None: ...
+
+Global___BlockStack: _TypeAlias = BlockStack  # noqa: Y015
+
+@_typing.final
+class StackChunk(_message.Message):
+    """Some stacks. Names and frames that an earlier part has are not sent again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRINGS_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further names and files. Indices go on from one part to the next; the first of all is empty."""
+
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[_frame_pb2.StackFrame]:
+        """Further frames. Their strings are indices into the strings of all parts so far."""
+
+    @_builtins.property
+    def stacks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockStack]:
+        """Further stacks. Those that no block comes from have neither frames nor a reason."""
+
+    def __init__(
+        self,
+        *,
+        strings: _abc.Iterable[_builtins.str] | None = ...,
+        frames: _abc.Iterable[_frame_pb2.StackFrame] | None = ...,
+        stacks: _abc.Iterable[Global___BlockStack] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames", "stacks", b"stacks", "strings", b"strings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StackChunk: _TypeAlias = StackChunk  # noqa: Y015
 
 @_typing.final
 class TraceEntry(_message.Message):
@@ -483,6 +566,7 @@ class SnapshotPart(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___SnapshotHeader:
         """The first part."""
@@ -499,6 +583,10 @@ class SnapshotPart(_message.Message):
     def end(self) -> Global___SnapshotEnd:
         """The last part."""
 
+    @_builtins.property
+    def stacks(self) -> Global___StackChunk:
+        """Stacks."""
+
     def __init__(
         self,
         *,
@@ -506,12 +594,13 @@ class SnapshotPart(_message.Message):
         segments: Global___SegmentChunk | None = ...,
         trace: Global___TraceChunk | None = ...,
         end: Global___SnapshotEnd | None = ...,
+        stacks: Global___StackChunk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header", "part", b"part", "segments", b"segments", "trace", b"trace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header", "part", b"part", "segments", b"segments", "stacks", b"stacks", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header", "part", b"part", "segments", b"segments", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header", "part", b"part", "segments", b"segments", "stacks", b"stacks", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "segments", "trace", "end"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "segments", "trace", "end", "stacks"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 

@@ -8,16 +8,22 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from memscope.v1 import frame_pb2 as _frame_pb2
 from memscope.v1 import process_pb2 as _process_pb2
 from memscope.v1 import snapshot_pb2 as _snapshot_pb2
+from memscope.v1.frame_pb2 import FRAME_KIND_NATIVE as FRAME_KIND_NATIVE
+from memscope.v1.frame_pb2 import FRAME_KIND_PYTHON as FRAME_KIND_PYTHON
+from memscope.v1.frame_pb2 import FRAME_KIND_UNSPECIFIED as FRAME_KIND_UNSPECIFIED
+from memscope.v1.frame_pb2 import FrameKind as FrameKind
+from memscope.v1.frame_pb2 import StackFrame as StackFrame
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import TypeAlias as _TypeAlias, Never as _Never
+if sys.version_info >= (3, 10):
+    from typing import TypeAlias as _TypeAlias
 else:
-    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+    from typing_extensions import TypeAlias as _TypeAlias
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -112,30 +118,6 @@ STACK_GROUPING_LINE: StackGrouping.ValueType  # 4
 STACK_GROUPING_OWN_LINE: StackGrouping.ValueType  # 5
 """Line of the program's own: what a library's function allocates belongs to the line that called it."""
 Global___StackGrouping: _TypeAlias = StackGrouping  # noqa: Y015
-
-class _FrameKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _FrameKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FrameKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    FRAME_KIND_UNSPECIFIED: _FrameKind.ValueType  # 0
-    """Not said."""
-    FRAME_KIND_PYTHON: _FrameKind.ValueType  # 1
-    """Python code."""
-    FRAME_KIND_NATIVE: _FrameKind.ValueType  # 2
-    """Compiled code."""
-
-class FrameKind(_FrameKind, metaclass=_FrameKindEnumTypeWrapper):
-    """What a frame is of."""
-
-FRAME_KIND_UNSPECIFIED: FrameKind.ValueType  # 0
-"""Not said."""
-FRAME_KIND_PYTHON: FrameKind.ValueType  # 1
-"""Python code."""
-FRAME_KIND_NATIVE: FrameKind.ValueType  # 2
-"""Compiled code."""
-Global___FrameKind: _TypeAlias = FrameKind  # noqa: Y015
 
 @_typing.final
 class StackView(_message.Message):
@@ -266,40 +248,6 @@ class StackAmounts(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
 
 Global___StackAmounts: _TypeAlias = StackAmounts  # noqa: Y015
-
-@_typing.final
-class StackFrame(_message.Message):
-    """One frame."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KIND_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    FILE_FIELD_NUMBER: _builtins.int
-    LINE_FIELD_NUMBER: _builtins.int
-    kind: Global___FrameKind.ValueType
-    """What it is of."""
-    name: _builtins.int
-    """Function, an index into `strings`; empty where it is not known."""
-    file: _builtins.int
-    """Source file, an index into `strings`; of compiled code without line information, its object."""
-    line: _builtins.int
-    """Line, from 1; 0 where it is not known."""
-    def __init__(
-        self,
-        *,
-        kind: Global___FrameKind.ValueType = ...,
-        name: _builtins.int = ...,
-        file: _builtins.int = ...,
-        line: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "kind", b"kind", "line", b"line", "name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___StackFrame: _TypeAlias = StackFrame  # noqa: Y015
 
 @_typing.final
 class StackRow(_message.Message):
@@ -506,7 +454,7 @@ class StacksResponse(_message.Message):
         """Names and files, each once; the first is empty."""
 
     @_builtins.property
-    def frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___StackFrame]:
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[_frame_pb2.StackFrame]:
         """Frames, each once."""
 
     @_builtins.property
@@ -546,7 +494,7 @@ class StacksResponse(_message.Message):
         unit: Global___StackUnit.ValueType = ...,
         by: Global___StackGrouping.ValueType = ...,
         strings: _abc.Iterable[_builtins.str] | None = ...,
-        frames: _abc.Iterable[Global___StackFrame] | None = ...,
+        frames: _abc.Iterable[_frame_pb2.StackFrame] | None = ...,
         rows: _abc.Iterable[Global___StackRow] | None = ...,
         groups: _abc.Iterable[Global___StackGroup] | None = ...,
         omitted: _builtins.int = ...,

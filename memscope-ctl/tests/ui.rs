@@ -218,6 +218,7 @@ fn idle_connections_keep_nobody_out() {
     });
     assert!(closed.count() >= 100);
     // A connection that is in use stays.
+    memscope_tests::eventually("it follows events", || server.daemon.hub.readers() > 0);
     server
         .daemon
         .hub

@@ -91,7 +91,7 @@ fn stacks_come_where_they_are_asked_for() {
     report.segments[1].blocks = (1..=99)
         .map(|stack| memscope_ledger::report::SnapshotBlock {
             stack,
-            ..report.segments[1].blocks[0].clone()
+            ..report.segments[1].blocks[0]
         })
         .collect();
     let report = Arc::new(report);

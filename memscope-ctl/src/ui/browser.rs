@@ -53,6 +53,7 @@ fn page(address: &str) -> io::Result<NamedTempFile> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

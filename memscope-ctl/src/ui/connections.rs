@@ -112,6 +112,7 @@ impl Guests {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use memscope_tests::limits::{Met, constant};

@@ -71,6 +71,14 @@ pub(super) fn answer(asked: &Asked, of: &[&FakeProcess]) -> Option<Answered> {
             processes: of.iter().map(|process| listed(process)).collect(),
         }));
     }
+    if let Asked::Devices(_) = asked {
+        return Some(Answered::Devices(v1::DevicesResponse {
+            as_of: AS_OF.unix_ns,
+            as_of_boot_ns: AS_OF.boot_ns,
+            devices: vec![v1::MachineDevice::default()],
+            coverage: Vec::new(),
+        }));
+    }
     let [process] = of else { return None };
     Some(match asked {
         Asked::Fluctuation(asked) => Answered::Fluctuation(fluctuation(asked, process)),

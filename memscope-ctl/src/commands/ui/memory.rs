@@ -402,6 +402,7 @@ impl Sending {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use memscope_tests::limits::{Met, constant};

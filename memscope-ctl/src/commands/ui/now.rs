@@ -3,7 +3,7 @@
 use super::ask::written;
 use super::source::Source;
 use crate::client::{Client, Rpc};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::fleet::Asking;
 use crate::output::error_document;
 use memscope_proto::v1;
@@ -110,23 +110,32 @@ pub(super) async fn now(source: &Source<'_>, pids: &BTreeSet<u32>) -> Result<Now
 async fn of_one(client: &Client, pids: &BTreeSet<u32>) -> Result<Now, Failure> {
     let list = Part::constant(&client.list().await?)?;
     let devices = async |mut rpc: Rpc, request| rpc.devices(request).await;
-    let devices = client.ask(v1::DevicesRequest::default(), devices).await?;
-    let devices = Part::of(&devices, forget_time)?;
+    let devices = client.ask(v1::DevicesRequest::default(), devices).await;
+    let devices = part(devices, forget_time)?;
     let mut stats = BTreeMap::new();
     for pid in pids {
-        let part = match client.stats(*pid).await {
-            Ok(answer) => Part::of(&answer, |answer| {
-                (answer.as_of, answer.as_of_boot_ns, answer.as_of_event) = (0, 0, None);
-            })?,
-            Err(failure) if failure.is_of_the_node() => return Err(failure),
-            Err(failure) => Part::constant(&error_document(&failure)?)?,
-        };
-        stats.insert(*pid, part);
+        let answer = part(client.stats(*pid).await, |answer| {
+            (answer.as_of, answer.as_of_boot_ns, answer.as_of_event) = (0, 0, None);
+        })?;
+        stats.insert(*pid, answer);
     }
     Ok(Now {
         parts: vec![("list", list), ("devices", devices)],
         stats: Some(stats),
     })
+}
+
+/// An answer, or the error that takes its place. Trouble with the daemon as a whole stays an error.
+fn part<A: Serialize + Clone>(
+    answer: Result<A, Failure>,
+    without_time: impl FnOnce(&mut A),
+) -> Result<Part, Failure> {
+    match answer {
+        Ok(answer) => Part::of(&answer, without_time),
+        Err(failure) if failure.is_of_the_node() => Err(failure),
+        Err(failure) if failure.exit() == Exit::Unreachable => Err(failure),
+        Err(failure) => Part::constant(&error_document(&failure)?),
+    }
 }
 
 async fn of_node(asking: &Asking<'_>) -> Result<(v1::ListResponse, v1::DevicesResponse), Failure> {

@@ -133,6 +133,7 @@ pub(super) fn message(kind: &str, json: &[u8]) -> Bytes {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use memscope_tests::limits::{Met, constant};

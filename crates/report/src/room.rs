@@ -54,6 +54,10 @@ impl Room {
     /// These bytes are free no more, or not there any more.
     pub(crate) fn take(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
+        // Nothing at all would cut the piece around it in two.
+        if end == address {
+            return;
+        }
         loop {
             let before = self.pieces.range(..end).next_back();
             let Some((from, to)) = before.map(|(from, to)| (*from, *to)) else {

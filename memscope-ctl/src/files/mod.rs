@@ -37,7 +37,7 @@ pub(crate) async fn read(
     if path.is_dir() {
         return recorded::read(path, pid, timeout).await;
     }
-    match in_a_thread(path, |path, from| read_file(path, from)).await? {
+    match in_a_thread(path, read_file).await? {
         Some(kept) => Ok(kept),
         None => recorded::read(path, pid, timeout).await,
     }

@@ -27,7 +27,10 @@ export interface Columns extends Answered {
     since_boot_ns: Maybe<Int>[];
     stack: Maybe<number>[];
   };
-  stacks: (string | { file: string; line: number; name: string })[][];
+  /** The different frames; those of a stack are places in it, innermost first. */
+  frames: { kind: string; name: Maybe<string>; file: Maybe<string>; line: Maybe<number> }[];
+  /** Where a stack has no frames, `missing` is a word that says why. */
+  stacks: { frames: number[][]; truncated: boolean[]; missing: Maybe<string>[] };
 }
 
 export interface Row {
@@ -50,6 +53,8 @@ export interface Picture {
   /** Which of the stacks, -1 where it is not known. */
   stack: Int32Array;
   stacks: CodeLine[][];
+  /** For each stack a line that names it: the program's own innermost one, or why there is none. */
+  named: string[];
   asOfBoot: number;
   allocated: number;
   reserved: number;
@@ -134,9 +139,18 @@ export function pictured(answer: Columns): Picture {
     }
   }
   const sizes = Float64Array.from(order, (segment) => Number(s.size_bytes[segment]));
-  const stacks = answer.stacks.map((frames) =>
-    frames.map((frame) => (typeof frame === "string" ? { file: "", line: 0, name: frame } : frame)),
-  );
+  const lines = answer.frames.map((frame) => ({
+    file: frame.file ?? "",
+    line: frame.line ?? 0,
+    name: frame.name ?? "unknown",
+  }));
+  const stacks = answer.stacks.frames.map((frames) => frames.map((place) => lines[place]!));
+  const named = answer.stacks.frames.map((frames, i) => {
+    const own = frames.find((place) => isOwn(answer.frames[place]!)) ?? frames[0];
+    if (own === undefined) return answer.stacks.missing[i]?.replaceAll("_", " ") ?? "no frames";
+    const line = lines[own]!;
+    return line.file ? `${line.file.slice(line.file.lastIndexOf("/") + 1)}:${line.line}` : line.name;
+  });
   const asOfBoot = Number(answer.as_of_boot_ns ?? NaN);
   const addressOf = (block: number) => String(BigInt(b.address[from[block]!]!));
   return {
@@ -147,6 +161,7 @@ export function pictured(answer: Columns): Picture {
     requested,
     stack,
     stacks,
+    named,
     asOfBoot,
     allocated,
     pending,
@@ -171,6 +186,12 @@ export function pictured(answer: Columns): Picture {
     },
     alike: (block) => byStack.get(stack[block]!) ?? { count: 0, bytes: 0 },
   };
+}
+
+/** Whether a frame is a line of Python that belongs to no installed package and not to Python itself. */
+function isOwn(frame: Columns["frames"][number]): boolean {
+  const file = frame.file ?? "";
+  return frame.kind === "python" && file.startsWith("/") && !/\/(site|dist)-packages\/|\/lib\/python\d/.test(file);
 }
 
 function less(a: Int, b: Int): number {

@@ -271,7 +271,16 @@ test("blocks in columns are put into their segments by address, and summed up", 
       since_boot_ns: [1e9, null, null],
       stack: [0, null, null],
     },
-    stacks: [[{ file: "/srv/train.py", line: 9, name: "forward" }]],
+    frames: [
+      { kind: "python", file: "/usr/lib/python3/dist-packages/torch/nn/functional.py", line: 50, name: "relu" },
+      { kind: "python", file: "/srv/train.py", line: 9, name: "forward" },
+      { kind: "native", file: null, line: null, name: null },
+    ],
+    stacks: {
+      frames: [[1, 0], [0, 1], [2], []],
+      truncated: [false, false, false, false],
+      missing: [null, null, null, "not_taken"],
+    },
   };
   const picture = pictured(answer);
   assert.deepEqual(
@@ -289,5 +298,6 @@ test("blocks in columns are put into their segments by address, and summed up", 
   assert.equal(picture.addressOf(0), "140311191879680");
   assert.deepEqual(picture.alike(2), { count: 1, bytes: 512 });
   assert.equal(picture.describe(2), "0x1200: 512 B, handed out, 8 s old, train.py:9 forward");
+  assert.deepEqual(picture.named, ["train.py:9", "train.py:9", "unknown", "not taken"]);
   assert.ok(Number.isNaN(picture.since[0]!) && Number.isNaN(picture.requested[0]!));
 });

@@ -254,11 +254,7 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
       kind.fill(of[row]!, picture.segments.first[row]!, picture.segments.first[row + 1]!);
   } else if (by === "stack") {
     kind.set(picture.stack);
-    picture.stacks.forEach((frames) =>
-      names.push(
-        frames[0] ? `${frames[0].file.slice(frames[0].file.lastIndexOf("/") + 1)}:${frames[0].line}` : "no frames",
-      ),
-    );
+    names.push(...picture.named);
   } else {
     for (const owner of owners?.owners ?? []) {
       const found = picture.indexOf(String(owner.address));

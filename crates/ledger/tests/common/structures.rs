@@ -136,6 +136,7 @@ impl Sim {
                     .map(|(a, piece)| (*a, piece.4))
                     .collect(),
                 holes: Vec::new(),
+                stacks: Vec::new(),
             })
             .collect()
     }

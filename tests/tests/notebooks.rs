@@ -7,7 +7,7 @@ use std::process::Command;
 
 use memscope_tests::certificates::{Authority, ServerFiles, Time};
 use memscope_tests::{
-    Asking, Daemon, LONG, Program, SHORT, TempDir, Torch, Value, assert_totals, json, number, root,
+    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, assert_totals, json, number, root,
     scratch, sim, tool, until,
 };
 
@@ -387,7 +387,7 @@ fn shown(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

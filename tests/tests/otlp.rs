@@ -7,7 +7,7 @@ use memscope_tests::certificates::Authority;
 use memscope_tests::nvml::Machine;
 use memscope_tests::{
     Daemon, LONG, Program, SHORT, TempDir, Torch, Value, eventually, json, metrics_of, number,
-    root, scratch, sim, until, workload_line,
+    root, scratch, until, workload_line,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -27,8 +27,11 @@ fn part(name: &str, of: &str) -> Hardware {
     }
 }
 
-/// A ledger in which these processes are attached, each with its control group and environment.
-fn with(processes: &[(ProcessHandle, &str, &[(&str, &str)])]) -> Ledger {
+/// A process with its control group and environment.
+type Started<'a> = (ProcessHandle, &'a str, &'a [(&'a str, &'a str)]);
+
+/// A ledger in which these processes are attached.
+fn with(processes: &[Started<'_>]) -> Ledger {
     let mut ledger = Ledger::new(LedgerConfig::default());
     for (process, cgroup, environment) in processes {
         let mut facts = facts(process.0, Level::Segments, true);
@@ -82,10 +85,7 @@ fn rows(ledger: &Ledger) -> Vec<(String, Option<u64>, usize)> {
 }
 
 fn names(ledger: &Ledger, process: ProcessHandle) -> Vec<Option<String>> {
-    let one = v1::StatsRequest {
-        pid: process.0,
-        ..v1::StatsRequest::default()
-    };
+    let one = v1::StatsRequest { pid: process.0 };
     let answer = ledger.ask(&[process], as_of(4 * SECOND), &one).unwrap();
     let name = |told: v1::Hardware| told.mig_uuid.unwrap_or(told.uuid);
     let devices = answer.devices.into_iter();

@@ -470,7 +470,7 @@ mod tests {
         let said = |source, slices: &[Value]| shown(source, slices).unwrap_err();
         let several = slice("IPv4", one.clone(), two);
         assert!(
-            said("memscoped", &[several.clone()])
+            said("memscoped", std::slice::from_ref(&several))
                 .ends_with("does not have one port — name one: grpc = 9465, metrics = 9464")
         );
         assert!(said("memscoped:web", &[several]).contains("has no port \"web\""));

@@ -204,11 +204,12 @@ fn what_is_given_back_after_the_last_step_is_told_at_once() {
 fn what_is_given_back_is_told_without_steps() {
     let mut training = Training::new();
     let mut kept = Vec::new();
+    let mut dice = Dice(3);
     for _ in 0..300 {
         kept.push(training.alloc(LEAK, 64 << 10));
-        // A program that works frees most of what it allocates.
-        for _ in 0..4 {
-            let passing = training.alloc(LEAK, 3 << 10);
+        // A program that works frees most of what it allocates. Nothing of it repeats, so there are no steps.
+        for _ in 0..4 + dice.below(4) {
+            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
             training.free(passing);
         }
         training.sim.time += 20 * MS;

@@ -232,7 +232,7 @@ fn other_commands_say_which_can() {
     for command in [&["snapshot"][..], &["attach", "--pid", "1"], &["pool"]] {
         let (answer, _) = nodes.ask(1024, command);
         assert_eq!(answer.code, 2);
-        let can = "with --fleet these can: doctor, status, ps, stats, devices, leaks, ranks, stacks, top, events";
+        let can = "with --fleet these can: doctor, status, ps, stats, devices, ui, leaks, ranks, stacks, top, events";
         assert!(answer.err.contains(can), "{}", answer.err);
     }
 }

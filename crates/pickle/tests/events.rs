@@ -82,6 +82,8 @@ struct Allocator {
     /// Allocated and reserved bytes after each entry of the trace.
     levels: Vec<(u64, u64)>,
     now_us: u64,
+    /// Where its addresses begin: those of a process's devices are all different.
+    begins: u64,
     next: u64,
 }
 
@@ -137,7 +139,7 @@ impl Allocator {
                 true => rounded.next_multiple_of(2 << 20),
             };
             self.next += 1;
-            let at = 0x7f00_0000_0000 + (self.next << 30);
+            let at = self.begins + (self.next << 30);
             self.segments.insert(at, Segment { size, large });
             self.tell("segment_alloc", at, size, line);
             (at, size)
@@ -367,7 +369,10 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
 }
 
 fn run(steps: &[(usize, Step)]) -> [Allocator; 3] {
-    let mut all: [Allocator; 3] = Default::default();
+    let mut all = [0x7e00_0000_0000, 0x7f00_0000_0000, 0x7f80_0000_0000].map(|begins| Allocator {
+        begins,
+        ..Allocator::default()
+    });
     for (device, step) in steps {
         let one = &mut all[*device];
         match *step {

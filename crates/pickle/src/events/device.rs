@@ -42,10 +42,14 @@ pub(super) struct Pool {
     blocks: BTreeMap<u64, Held>,
     /// How often an entry contradicted what was known.
     pub(super) contradictions: u64,
+    /// Bytes that are handed out, kept while the trace is told.
+    pub(super) allocated: u64,
+    /// Bytes of all segments, kept while the trace is told.
+    pub(super) reserved: u64,
 }
 
 /// What is known of a device's trace when it was undone.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Undone {
     /// The state at the beginning of the trace.
     pub(super) pool: Pool,
@@ -143,6 +147,21 @@ impl Pool {
             }
         }
         pool
+    }
+
+    /// Sums up what is handed out and what is reserved.
+    fn sum(&mut self) {
+        let live = self.blocks.values().filter(|held| !held.pending);
+        self.allocated = live.fold(0, |sum, held| sum.saturating_add(held.size));
+        let rooms = self.segments.values();
+        self.reserved = rooms.fold(0, |sum, room| sum.saturating_add(room.size));
+    }
+
+    /// A block is no longer handed out.
+    fn went(&mut self, held: Held) {
+        if !held.pending {
+            self.allocated = self.allocated.saturating_sub(held.size);
+        }
     }
 
     /// The segment in which an address lies.
@@ -262,6 +281,7 @@ impl Pool {
             }
         }
         let guessed = self.blocks.values().filter(|held| !held.is_certain).count();
+        self.sum();
         Undone {
             pool: self,
             sizes,
@@ -318,23 +338,32 @@ impl Pool {
                     frames: entry.frames,
                     is_certain: known.is_some(),
                 };
-                self.blocks.insert(entry.addr, held);
+                if let Some(before) = self.blocks.insert(entry.addr, held) {
+                    self.went(before);
+                }
+                self.allocated = self.allocated.saturating_add(size);
                 return Some(size);
             }
             TraceAction::FreeRequested => match self.blocks.get_mut(&entry.addr) {
-                Some(held) => held.pending = true,
+                Some(held) => {
+                    let before = *held;
+                    held.pending = true;
+                    self.went(before);
+                }
                 None => self.contradictions += 1,
             },
-            TraceAction::FreeCompleted => {
-                let gone = self.blocks.remove(&entry.addr);
-                self.contradictions += u64::from(gone.is_none());
-            }
+            TraceAction::FreeCompleted => match self.blocks.remove(&entry.addr) {
+                Some(gone) => self.went(gone),
+                None => self.contradictions += 1,
+            },
             TraceAction::SegmentAlloc | TraceAction::SegmentMap => {
                 let room = self.new_segment(entry, entry.action == TraceAction::SegmentMap);
                 self.add_range(entry.addr, room);
+                self.sum();
             }
             TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
                 self.remove_range(entry.addr, entry.size);
+                self.sum();
             }
             TraceAction::Snapshot | TraceAction::Oom => {}
         }
@@ -403,6 +432,20 @@ impl Pool {
 }
 
 impl Undone {
+    /// Number of the entry from which on totals are not told. Where the trace does not lead to the snapshot, a reading sets the end right, and the
+    /// ledger believes none that contradicts the last total.
+    pub(super) fn totals_up_to(&self, device: &Device, rules: &Rules) -> usize {
+        let mut tried = self.clone();
+        for numbered in device.trace.iter().enumerate() {
+            tried.redo(numbered, rules);
+        }
+        let comes = |entry: &Entry| entry.action == TraceAction::Alloc;
+        match tried.pool.is_same(&Pool::of(device)) {
+            true => device.trace.len(),
+            false => device.trace.iter().rposition(comes).unwrap_or(0),
+        }
+    }
+
     /// Does what the entry with this number says. Returns the size of the block that it allocates.
     pub(super) fn redo(&mut self, (number, entry): (usize, &Entry), rules: &Rules) -> Option<u64> {
         let known = self.sizes.get(&number).copied();

@@ -191,6 +191,7 @@ struct Telling<'a> {
     device: &'a Device,
     undone: Undone,
     next: usize,
+    totals_up_to: usize,
 }
 
 impl<E> Log<'_, E> {
@@ -270,6 +271,7 @@ impl<E> Log<'_, E> {
             lacks.guessed += undone.guessed;
             lacks.without_trace += u64::from(device.trace.is_empty());
             telling.push(Telling {
+                totals_up_to: undone.totals_up_to(device, &rules),
                 ordinal,
                 device,
                 undone,
@@ -349,6 +351,8 @@ impl<E> Log<'_, E> {
         self.now_ns = self.now_ns.max(entry.time_ns);
         let size = one.undone.redo((one.next, entry), rules);
         let stack = self.stack(entry.frames)?;
+        let pool = &one.undone.pool;
+        let totals = (one.next < one.totals_up_to).then_some((pool.allocated, pool.reserved));
         let trace = PoolTrace {
             action: entry.action,
             allocator: allocator(one.ordinal),
@@ -357,8 +361,8 @@ impl<E> Log<'_, E> {
             size: entry.size,
             stream: entry.stream,
             block_size: size,
-            total_allocated: None,
-            total_reserved: None,
+            total_allocated: totals.map(|(allocated, _)| allocated),
+            total_reserved: totals.map(|(_, reserved)| reserved),
             pool: entry.pool,
         };
         self.push(PROCESS, stack, Body::Trace(trace))

@@ -56,6 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
         torch_npu: (root && !options.unprivileged).then(Vec::new),
         transformers: root && !options.unprivileged,
         browser: true,
+        xprof: root && !options.unprivileged,
         clients: root && !options.unprivileged,
         systemd: root && !options.unprivileged,
         prometheus: root && !options.unprivileged,

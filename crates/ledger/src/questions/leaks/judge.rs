@@ -3,6 +3,7 @@
 //! Owns: the choice between the two, and the numbers and words of the judgement in either case. Refuses: groups;
 //! `leaks` has them.
 
+use crate::event::Level;
 use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::growth::group::UNIT;
 use crate::growth::trend::{self, Scale};
@@ -151,7 +152,13 @@ fn too_early(
         frees = frees.saturating_add(went);
     }
     let stays = allocs.saturating_sub(frees);
-    let builds = stays.saturating_mul(STAYS_OF) >= allocs && watched_ns < BUILDS_NS;
+    // Readings do not see what came and went between them. A program that is followed for the first time while it runs has mostly loaded what it
+    // works on.
+    let keeps_much = match process.facts.level {
+        Some(Level::Read) => process.facts.from_start,
+        _ => stays.saturating_mul(STAYS_OF) >= allocs,
+    };
+    let builds = keeps_much && watched_ns < BUILDS_NS;
     builds.then_some("much of what the program allocates stays, as when it loads what it works on")
 }
 

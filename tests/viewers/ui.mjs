@@ -214,9 +214,17 @@ function many() {
       segments[name].push(value);
     address += 1 << 21;
   }
-  const stacks = Array.from({ length: 40 }, (_, i) => [
-    { name: `f${i}`, file: "/srv/train.py", line: i + 1, kind: "python" },
-  ]);
+  const frames = Array.from({ length: 40 }, (_, i) => ({
+    name: `f${i}`,
+    file: "/srv/train.py",
+    line: i + 1,
+    kind: "python",
+  }));
+  const stacks = {
+    frames: frames.map((_, i) => [i]),
+    truncated: frames.map(() => false),
+    missing: frames.map(() => null),
+  };
   return JSON.stringify({
     pid: expected.pid,
     as_of: "1795747237616574726",
@@ -226,6 +234,7 @@ function many() {
     omitted_bytes: 0,
     segments,
     blocks,
+    frames,
     stacks,
   });
 }

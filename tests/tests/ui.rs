@@ -93,6 +93,10 @@ fn a_stopped_process_and_its_recording_are_shown_as_the_commands_show_them() {
         torch.ask(command);
     }
     let pid = torch.pid();
+    until(LONG, "the program's functions have names", || {
+        let stacks = daemon.json(&["stacks", "--pid", &pid.to_string()]);
+        stacks.to_string().contains("\"alloc\"").then_some(())
+    });
     let live = of_daemon(&daemon);
     for (method, question, words) in questions(pid) {
         // Its ages are those of the moment.

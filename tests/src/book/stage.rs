@@ -224,6 +224,10 @@ impl Stage {
                 words[at] = real;
             }
         }
+        if words[0] == "ui" {
+            // It serves until it is interrupted; tests of its own open the page.
+            words.push("--help".to_owned());
+        }
         if words[0] == "watch" {
             // It goes on until it is interrupted.
             words.extend(["--count".to_owned(), "2".to_owned()]);

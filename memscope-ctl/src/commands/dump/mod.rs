@@ -23,6 +23,8 @@ use memscope_dump::leaks::{self, LeaksError};
 use memscope_dump::{DumpError, Format, Reader, Row, Writer};
 use std::error::Error;
 use std::ffi::OsString;
+use std::io::Read as _;
+use std::path::Path;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -295,6 +297,13 @@ impl Run for Compare {
     }
 }
 
+/// Whether a file begins as pickles do.
+fn is_pickle(file: &Path) -> bool {
+    let mut first = [0];
+    let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut first));
+    read.is_ok() && first == [0x80]
+}
+
 impl Run for Import {
     const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
 
@@ -303,8 +312,10 @@ impl Run for Import {
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         // The file is opened before memscoped is started, so that a file that is no dump gets the error message for
-        // dumps.
-        drop(Reader::open(&self.file).map_err(no_dump)?);
+        // dumps. What memscoped says of a pickle names the file itself.
+        if !is_pickle(&self.file) {
+            drop(Reader::open(&self.file).map_err(no_dump)?);
+        }
         let words: [OsString; 4] = [
             "--import".into(),
             self.file.clone().into(),

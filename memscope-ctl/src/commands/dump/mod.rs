@@ -24,7 +24,6 @@ use memscope_dump::{DumpError, Format, Reader, Row, Writer};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::path::Path;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;

@@ -127,13 +127,16 @@ fn a_pickle_is_a_recording() {
         let told = torch.ask("totals");
         torch.finish();
         let compared = check(&file, &told);
-        let peak =
-            ask(&file, &["--json", "stats"]).json()["devices"][0]["peak_allocated_bytes"].clone();
-        // PyTorch's viewer adds up what was requested, and a block is at least as large.
-        assert!(
-            number(&peak) >= number(&compared["peak"]),
-            "{peak} {compared}"
-        );
+        let stats = ask(&file, &["--json", "stats"]).json();
+        match stats["devices"][0]["peak_allocated_bytes"].as_u64() {
+            // PyTorch's viewer adds up what was requested, and a block is at least as large.
+            Some(peak) => assert!(peak >= number(&compared["peak"]), "{peak} {compared}"),
+            // Where sizes of blocks that were there before the trace are not known, neither is the peak.
+            None => assert!(
+                codes(&stats).contains(&"import_sizes_rounded".to_owned()),
+                "{stats:#}"
+            ),
+        }
         // Earlier moments, and what changed since then.
         ask(&file, &["snapshot", "--at", "peak"]).text();
         ask(&file, &["diff", "--from", "-1ms", "--to", "-0s"]).text();

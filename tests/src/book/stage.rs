@@ -358,7 +358,8 @@ impl Stage {
                 }
             }
         }
-        if dumps == 0 {
+        let is_report = folder.join("latest/report.html").is_file();
+        if dumps == 0 && !is_report {
             let words = ["--recording", folder.to_str().unwrap(), "ps"];
             Asking::new(words).ask().text();
         }

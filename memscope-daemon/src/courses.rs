@@ -26,7 +26,7 @@ pub const USUAL_INTERVALS: u64 = 20;
 /// The question for a window of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// The process.
+    /// The process whose course is asked for.
     pub process: ProcessHandle,
     /// Its process id.
     pub pid: u32,

@@ -161,4 +161,18 @@ impl ServerFiles {
         replace(&files.client_crl, &clients.revoked(&[]));
         files
     }
+
+    /// Options of a memscoped that listens on a free port with these files.
+    pub fn listening(&self) -> [&str; 8] {
+        [
+            "--listen",
+            "127.0.0.1:0",
+            "--tls-cert",
+            self.certificate.to_str().unwrap(),
+            "--tls-key",
+            self.key.to_str().unwrap(),
+            "--tls-client-ca",
+            self.client_ca.to_str().unwrap(),
+        ]
+    }
 }

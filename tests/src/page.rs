@@ -20,7 +20,7 @@ pub struct Page {
     pub cookie: String,
 }
 
-/// An answer.
+/// What the server answered to one request.
 #[derive(Debug)]
 pub struct Reply {
     /// The status, as 200.
@@ -89,7 +89,7 @@ impl Page {
         format!("/?{path}")
     }
 
-    /// The process.
+    /// The process id of the `memscope-ctl ui` that serves the page.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

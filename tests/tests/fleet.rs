@@ -21,16 +21,7 @@ fn ranks_of_one_job_on_two_nodes_and_a_node_that_is_gone() {
     let files = ServerFiles::write(folder.path(), &servers, &clients);
     let at = |name: &str| folder.path().join(name).display().to_string();
     let here = Daemon::start();
-    let far = Daemon::with(&[
-        "--listen",
-        "127.0.0.1:0",
-        "--tls-cert",
-        files.certificate.to_str().unwrap(),
-        "--tls-key",
-        files.key.to_str().unwrap(),
-        "--tls-client-ca",
-        files.client_ca.to_str().unwrap(),
-    ]);
+    let far = Daemon::with(&files.listening());
     for (name, role) in [("ops", &["memscope:control"][..]), ("look", &[])] {
         let issued = clients.client(name, role, Time::Now);
         std::fs::write(at(&format!("{name}.pem")), &issued.certificate).unwrap();

@@ -250,16 +250,7 @@ fn another_machine_is_asked_over_tls() {
     let folder = scratch();
     let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
     let files = ServerFiles::write(folder.path(), &servers, &clients);
-    let daemon = Daemon::with(&[
-        "--listen",
-        "127.0.0.1:0",
-        "--tls-cert",
-        files.certificate.to_str().unwrap(),
-        "--tls-key",
-        files.key.to_str().unwrap(),
-        "--tls-client-ca",
-        files.client_ca.to_str().unwrap(),
-    ]);
+    let daemon = Daemon::with(&files.listening());
     let address = until(SHORT, "the daemon says where it listens", || {
         let log = daemon.log();
         let (_, rest) = log.split_once("listening on ")?;

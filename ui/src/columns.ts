@@ -1,6 +1,7 @@
 // What /api/memory answers, in columns, and the same as the map needs it: sorted by address, with typed arrays.
 
 import type { Blocks, Segments } from "./blockmap.ts";
+import { isOwn } from "./frames.ts";
 import type { Answered, CodeLine, Maybe } from "./types.ts";
 import { type Int, address, bytes, nanoseconds } from "./units.ts";
 
@@ -186,12 +187,6 @@ export function pictured(answer: Columns): Picture {
     },
     alike: (block) => byStack.get(stack[block]!) ?? { count: 0, bytes: 0 },
   };
-}
-
-/** Whether a frame is a line of Python that belongs to no installed package and not to Python itself. */
-function isOwn(frame: Columns["frames"][number]): boolean {
-  const file = frame.file ?? "";
-  return frame.kind === "python" && file.startsWith("/") && !/\/(site|dist)-packages\/|\/lib\/python\d/.test(file);
 }
 
 function less(a: Int, b: Int): number {

@@ -93,8 +93,8 @@ export function begin(): void {
   addEventListener("hashchange", moved);
   effect(() => {
     const { theme } = view.value;
-    if (theme === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = theme;
+    const system = systemIsDark.value ? "dark" : "light";
+    document.documentElement.dataset.theme = theme === "auto" ? system : theme;
   });
   askAbout<About>().then(
     (answer) => {

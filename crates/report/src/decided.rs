@@ -7,11 +7,11 @@ use std::collections::HashMap;
 /// A name with how many blocks and bytes it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The name.
+    /// What the blocks were put together by: a category, or a line of the program.
     pub name: String,
-    /// Its bytes.
+    /// Sum of the sizes of these blocks, bytes.
     pub bytes: u64,
-    /// Its blocks.
+    /// Number of these blocks.
     pub blocks: u64,
 }
 

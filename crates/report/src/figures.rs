@@ -46,7 +46,7 @@ pub struct Sums {
     pub largest_free: u64,
     /// Free blocks of more than 100 MiB.
     pub large: u64,
-    /// Their bytes.
+    /// Sum of the sizes of these large free blocks, bytes.
     pub large_bytes: u64,
 }
 

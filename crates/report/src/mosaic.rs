@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub struct Held {
     /// Number of blocks.
     pub calls: u64,
-    /// Their bytes.
+    /// Sum of the sizes of these blocks, bytes.
     pub bytes: u64,
 }
 

@@ -16,8 +16,7 @@ pub struct Frame {
 impl Frame {
     /// Whether it belongs to the program itself: Python code that is neither in an installed package nor in Python's library.
     pub(crate) fn is_own(&self) -> bool {
-        const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3"];
-        self.file.ends_with(".py") && !LIBRARIES.iter().any(|part| self.file.contains(part))
+        self.file.ends_with(".py") && memscope_units::is_own_file(&self.file)
     }
 
     /// The frame as one line of text.
@@ -60,11 +59,11 @@ pub struct Block {
 pub struct Segment {
     /// Ordinal of the device within the process.
     pub device: i32,
-    /// Where it begins.
+    /// Address of its first byte.
     pub address: u64,
-    /// Its size.
+    /// Number of bytes that it reserves.
     pub size: u64,
-    /// Its blocks.
+    /// The blocks in it, handed out or free, by address.
     pub blocks: Vec<Block>,
 }
 
@@ -103,11 +102,11 @@ pub struct Entry {
 pub struct Trace {
     /// Ordinal of the device within the process.
     pub device: i32,
-    /// Its entries.
+    /// The entries as the allocator recorded them, oldest first.
     pub entries: Vec<Entry>,
 }
 
-/// A snapshot.
+/// All that a report needs of one snapshot, with each different stack once.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     /// The segments with their blocks.

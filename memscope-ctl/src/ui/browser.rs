@@ -15,8 +15,8 @@ pub(crate) struct Opened {
     _page: NamedTempFile,
 }
 
-/// Asks the desktop to open the address. `None`: there is no desktop, or this is root, whose programs have no business in somebody's
-/// session.
+/// Asks the desktop to open the address. `None`: there is no desktop, or this is root, and programs of root have no business in the desktop
+/// of another user.
 ///
 /// The address has the token in it. Every user of the machine can read the words of a command line, so the browser is given a file
 /// that only this user can read, which leads to the address.

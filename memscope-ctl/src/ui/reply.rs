@@ -14,7 +14,7 @@ use tonic::codegen::{Bytes, http};
 
 /// What an answer consists of. One that fails in the middle ends the connection, so that nobody takes it for a whole one.
 pub(crate) type Content = UnsyncBoxBody<Bytes, io::Error>;
-/// An answer.
+/// The answer to one HTTP request of the browser.
 pub(crate) type Reply = Response<Content>;
 
 /// What pages of this program may do: load their own files and ask this server, and nothing else.

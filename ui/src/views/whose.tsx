@@ -7,6 +7,7 @@ import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
 import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
+import { isOwn } from "../frames.ts";
 import { fresh, go, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
 import { bytes, clock, grouped, signedBytes } from "../units.ts";
@@ -209,8 +210,7 @@ function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; fi
     for (const rect of rects) {
       const frame = frames[rect.node.frame];
       const found = filter !== "" && frame !== undefined && matches(names(frame), filter);
-      const library =
-        frame?.file.includes("site-packages") || frame?.kind === "native" || frame?.file.includes("/torch/");
+      const library = frame !== undefined && !isOwn(frame);
       context.fillStyle = ink(found ? "--found" : rect.node.frame < 0 ? "--free" : library ? "--library" : "--own");
       const x = rect.left + 0.5;
       const w = Math.max(0.5, rect.width - 1);

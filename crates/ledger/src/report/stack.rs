@@ -44,10 +44,7 @@ impl Frame {
     /// Python's own library.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        let library = ["/site-packages/", "/dist-packages/", "/lib/python3"]
-            .iter()
-            .any(|part| self.file.contains(part));
-        self.kind == FrameKind::Python && self.line > 0 && !library && !self.file.starts_with('<')
+        self.kind == FrameKind::Python && self.line > 0 && memscope_units::is_own_file(&self.file)
     }
 }
 

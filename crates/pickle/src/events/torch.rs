@@ -83,7 +83,7 @@ pub(super) struct Origin {
     pub(super) generation: u32,
 }
 
-/// A snapshot.
+/// What a pickle of `torch.cuda.memory._snapshot()` says, and how much of it could not be understood.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// By ordinal.

@@ -9,9 +9,10 @@ use crate::fleet::Asking;
 use crate::output::no_json;
 use memscope_proto::{FILE_DESCRIPTOR_SET, v1};
 use prost_reflect::prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage};
+use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::sync::OnceLock;
 
 /// The question that no message is: what `memscope-ctl ranks` answers.
 const RANKS: &str = "Ranks";
@@ -107,8 +108,8 @@ pub(super) fn message<M: Message + Default>(rust: &str, json: &[u8]) -> Result<M
         what: "the service description cannot be read".to_owned(),
         source: std::io::Error::other(source),
     };
-    let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).map_err(|error| fault(error.into()))?;
-    let kind = pool
+    let kind = described()
+        .map_err(|error| fault(error.to_string().into()))?
         .get_message_by_name(&format!("memscope.v1.{name}"))
         .ok_or_else(|| fault(name.into()))?;
     let mut reader = serde_json::Deserializer::from_slice(json);
@@ -116,6 +117,13 @@ pub(super) fn message<M: Message + Default>(rust: &str, json: &[u8]) -> Result<M
     let read = read.and_then(|message| reader.end().map(|()| message));
     let message = read.map_err(|error| no_request(name, &error))?;
     message.transcode_to().map_err(|error| fault(error.into()))
+}
+
+/// The description of all messages, which is read once.
+fn described() -> Result<&'static DescriptorPool, &'static DescriptorError> {
+    static DESCRIBED: OnceLock<Result<DescriptorPool, DescriptorError>> = OnceLock::new();
+    let read = DESCRIBED.get_or_init(|| DescriptorPool::decode(FILE_DESCRIPTOR_SET));
+    read.as_ref()
 }
 
 fn is_empty(json: &[u8]) -> bool {

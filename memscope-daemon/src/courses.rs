@@ -135,20 +135,15 @@ impl Watcher {
 
 impl Witness for Watcher {
     fn segment(&mut self, header: &SegmentHeader, ledger: &Ledger) {
-        if self.column.rows.is_empty() {
-            self.begin_ns = header.first_boot_ns;
-        }
         for level in ledger.levels(self.process) {
-            match self.row(level) {
-                Some(row) if row.course.samples() == 0 => {
-                    *row = Row {
-                        now: level,
-                        course: Course::new(header.first_boot_ns, level.level),
-                    };
-                }
-                // The segment follows on one that could not be read to its end.
+            let rows = &mut self.column.rows;
+            match rows.iter_mut().find(|row| row.now.device == level.device) {
+                // The segment follows on another one. Only where that could not be read to its end is anything new in this.
                 Some(row) => row.note(header.first_boot_ns, level),
-                None => {}
+                None => rows.push(Row {
+                    now: level,
+                    course: Course::new(header.first_boot_ns, level.level),
+                }),
             }
         }
     }

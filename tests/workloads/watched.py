@@ -7,6 +7,7 @@ simulated devices.
 import collections
 import ctypes
 import glob
+import itertools
 import os
 import random
 import re
@@ -39,18 +40,26 @@ def copy_past_the_dispatcher(address, data):
         assert library("libascendcl").aclrtMemcpy(at, size, source, size, 1) == 0
 
 
+#: No two writes near each other in time are of the same byte: each changes all that it writes to.
+WRITTEN = itertools.cycle(range(1, 256))
+
+
+def new_bytes(count):
+    return bytes([next(WRITTEN)]) * count
+
+
 @torch.library.custom_op("mylib::overrun", mutates_args=("into",))
 def overrun(into: torch.Tensor) -> None:
     """Says that it writes to its argument, and writes to as much behind it as well."""
     size = into.numel() * into.element_size()
-    copy_past_the_dispatcher(into.data_ptr(), bytes(random.randrange(256) for _ in range(2 * size)))
+    copy_past_the_dispatcher(into.data_ptr(), new_bytes(2 * size))
 
 
 @torch.library.custom_op("mylib::fill", mutates_args=("into",))
 def fill(into: torch.Tensor) -> None:
     """Writes where it says that it does."""
     size = into.numel() * into.element_size()
-    copy_past_the_dispatcher(into.data_ptr(), bytes(random.randrange(256) for _ in range(size)))
+    copy_past_the_dispatcher(into.data_ptr(), new_bytes(size))
 
 
 def bytes_at(count):

@@ -1,4 +1,4 @@
-//! An empty BPF program on uprobes, for `cargo xtask bench --stacks`: measures what the traps alone cost.
+//! An empty BPF program on uprobes, for `cargo xtask bench`: measures what the traps alone cost.
 //! `empty_probe PID LIBRARY PART…` attaches it, for each of these parts, to the first function that has the part in
 //! its name (all symbols count, since the allocator's trace is not exported). It prints `ready`, and detaches when
 //! standard input ends.

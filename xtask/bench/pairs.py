@@ -3,8 +3,8 @@
 Reads lines from standard input: `pairs N [DEPTH]` answers with the microseconds per allocation and free (the
 best of seven runs of N, and the median), so many Python frames deep; `record KIND [fresh]` switches PyTorch's own recorder (`off`,
 `python`, `all`; `fresh`: with a list that grows); `hold N` keeps N blocks; `fill N` switches it on and makes N entries of its trace; `dump FILE`
-has PyTorch write its snapshot, and answers with seconds and with what the process's memory grew by at most; `end`
-ends. Answers are lines of JSON.
+has PyTorch write its snapshot, and answers with seconds and with what the process's memory grew by at most; `step N` makes N training
+steps and answers with the median of their milliseconds; `end` ends. Answers are lines of JSON.
 """
 
 import json
@@ -63,6 +63,33 @@ def dump(file):
     return {"seconds": ended - started, "of_it_pickle": ended - taken, "growth_bytes": memory("VmHWM") - before}
 
 
+class Training:
+    """A small transformer, made when it is asked for first."""
+
+    def __init__(self):
+        layer = torch.nn.TransformerEncoderLayer(128, 4, 256, batch_first=True, device="cuda")
+        self.model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.batch = torch.zeros(8, 64, 128, device="cuda")
+        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(self.batch).sum().backward()
+        self.optimizer.step()
+
+    def steps(self, count):
+        """Milliseconds of the middle one of so many steps, and how many allocations a step makes."""
+        times, before = [], torch.cuda.memory_stats()["allocation.all.allocated"]
+        for _ in range(count):
+            started = time.perf_counter()
+            self.step()
+            times.append((time.perf_counter() - started) * 1e3)
+        allocations = (torch.cuda.memory_stats()["allocation.all.allocated"] - before) // count
+        return {"median": statistics.median(times), "allocations": allocations, "parameters": self.parameters}
+
+
+training = None
 torch.empty(1, device="cuda")
 print(json.dumps({"ready": torch.__version__}), flush=True)
 for line in sys.stdin:
@@ -88,5 +115,8 @@ for line in sys.stdin:
             bounds = {} if "fresh" in rest else {"max_entries": 100_000}
             torch.cuda.memory._record_memory_history(stacks=rest[0], **bounds)
         print(json.dumps({"record": rest[0]}), flush=True)
+    elif word == "step":
+        training = training or Training()
+        print(json.dumps(training.steps(int(rest[0]))), flush=True)
     elif word == "end":
         break

@@ -1,33 +1,111 @@
-//! What all benchmarks share: the environment that they run in, the time of an allocation and its free, and the median.
+//! What all parts share: the environment that they run in, the programs that they measure, and the values that they read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
+use super::against;
 use super::options::Options;
-use crate::live::Python;
+use crate::live::{self, Daemon, Python};
 use crate::setup::{self, torch};
-use crate::sim;
+use crate::{process, sim};
+
+/// Programs of one commit.
+pub struct Programs {
+    /// The commit, where it is another than that of this tree.
+    pub commit: Option<String>,
+    /// Their folder.
+    pub folder: PathBuf,
+    /// The root of their sources.
+    pub sources: PathBuf,
+}
+
+impl Programs {
+    /// The name of a row about these programs.
+    pub fn row(&self, name: &str) -> String {
+        match &self.commit {
+            Some(commit) => format!("{name} ({commit})"),
+            None => name.to_owned(),
+        }
+    }
+}
+
+/// Where everything is measured.
+pub struct Ground<'a> {
+    /// The command line.
+    pub options: &'a Options,
+    /// The environment with PyTorch.
+    pub environment: PathBuf,
+    /// Variables that set up its device.
+    pub variables: Vec<(String, String)>,
+    /// This tree's programs first.
+    pub programs: Vec<Programs>,
+}
+
+impl Ground<'_> {
+    /// Builds the programs and finds PyTorch.
+    pub fn new(options: &Options) -> Result<Ground<'_>> {
+        let variables = match options.real_device {
+            true => Vec::new(),
+            false => {
+                setup::run(&setup::Options {
+                    torch: Some(Vec::new()),
+                    ..setup::Options::default()
+                })?;
+                sim::environment(&sim::Options::default())?
+            }
+        };
+        let mut programs = vec![Programs {
+            commit: None,
+            folder: live::build(true)?,
+            sources: process::root(),
+        }];
+        if let Some(commit) = &options.against {
+            programs.push(against::build(commit)?);
+        }
+        Ok(Ground {
+            options,
+            environment: torch::locate(None)?,
+            variables,
+            programs,
+        })
+    }
+
+    /// Starts a script of `xtask/bench`, whose first line says that it is ready.
+    pub fn python(&self, script: &str) -> Result<Python> {
+        let mut python = Python::start(
+            &self.environment.join("bin/python"),
+            &process::root().join("xtask/bench").join(script),
+            &self.variables,
+            Stdio::piped(),
+        )?;
+        python.line()?;
+        Ok(python)
+    }
+}
+
+/// Runs the client, and fails if it fails.
+pub fn tell(daemon: &Daemon, words: &[&str]) -> Result<()> {
+    let output = daemon.ask(words)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("memscope-ctl {}: {said}", words.join(" "));
+    }
+    Ok(())
+}
 
 /// Microseconds for an allocation and its free, as the median of several runs. `words` are the number of pairs and,
 /// optionally, the depth of the Python frames.
 pub fn pairs(python: &mut Python, words: &str) -> Result<f64> {
-    python.ask_json(&format!("pairs {words}"))?["median"]
-        .as_f64()
-        .context("no median in the answer")
+    median_of(python, &format!("pairs {words}"))
 }
 
-/// The environment with PyTorch, and the variables that set up its device.
-pub fn ground(options: &Options) -> Result<(PathBuf, Vec<(String, String)>)> {
-    if options.real_device {
-        return Ok((torch::locate(None)?, Vec::new()));
-    }
-    setup::run(&setup::Options {
-        torch: Some(Vec::new()),
-        ..setup::Options::default()
-    })?;
-    let variables = sim::environment(&sim::Options::default())?;
-    Ok((torch::locate(None)?, variables))
+/// The median that a script of `xtask/bench` answers with.
+pub fn median_of(python: &mut Python, words: &str) -> Result<f64> {
+    python.ask_json(words)?["median"]
+        .as_f64()
+        .context("no median in the answer")
 }
 
 /// The median; NaN if there is no value.
@@ -35,4 +113,36 @@ pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// What a line of `/proc/PID/status` says, in MiB.
+pub fn memory_mib(pid: u32, line: &str) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let found = status.lines().find_map(|one| one.strip_prefix(line));
+    let kib = found.and_then(|rest| rest.trim().strip_suffix(" kB"));
+    Ok(kib.context("no such line in /proc")?.parse::<f64>()? / 1024.0)
+}
+
+/// Processor time that a process has used so far, in seconds.
+pub fn processor_s(pid: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(')').context("no name in stat")?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
+    let used = ticks(11).zip(ticks(12)).context("no times in stat")?;
+    // SAFETY: it asks for a number, and touches no memory.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Ok((used.0 + used.1) / per_second as f64)
+}
+
+/// The folder of a library that a process has loaded.
+pub fn folder_of(pid: u32, library: &str) -> Result<PathBuf> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    maps.lines()
+        .filter_map(|line| line.split_ascii_whitespace().nth(5))
+        .map(Path::new)
+        .find(|path| path.ends_with(library))
+        .and_then(Path::parent)
+        .map(Path::to_owned)
+        .with_context(|| format!("the process has no {library}"))
 }

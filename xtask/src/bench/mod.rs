@@ -1,108 +1,95 @@
-//! `cargo xtask bench`: what tracing costs an allocation and its free, as ratios in one run of one
-//! process.
+//! `cargo xtask bench`: what memscope costs, measured on this machine and written to one page, docs/benchmarks.md, with the
+//! numbers of each round beside it, in docs/benchmarks.json.
+//!
+//! Owns: what is measured and in which order. Everything that is compared is measured in turn in the same round of the same
+//! run, so that a machine that changes its speed changes both; the page tells the spread of the rounds.
 
+mod against;
+mod examples;
 mod export;
+mod life;
 mod measure;
 mod options;
+mod page;
+mod peers;
 mod readings;
 mod stacks;
-
-use std::process::Stdio;
+mod step;
 
 use anyhow::{Result, bail};
 
-use crate::live::{Daemon, Python};
-use crate::process;
-use measure::{ground, median, pairs};
+use crate::setup::mode::Mode;
+use crate::setup::toolchain;
+use measure::Ground;
 pub use options::Options;
+use page::{Page, Section};
 
-struct Bench {
-    python: Python,
-    pairs: u32,
+/// Something that is measured: its word on the command line, and what measures it.
+struct Part {
+    name: &'static str,
+    measure: fn(&Ground<'_>) -> Result<Section>,
 }
 
-impl Bench {
-    fn measure(&mut self) -> Result<f64> {
-        pairs(&mut self.python, &self.pairs.to_string())
-    }
-}
+const PARTS: [Part; 7] = [
+    Part {
+        name: "process",
+        measure: stacks::measure,
+    },
+    Part {
+        name: "step",
+        measure: step::measure,
+    },
+    Part {
+        name: "daemon",
+        measure: examples::daemon,
+    },
+    Part {
+        name: "questions",
+        measure: examples::questions,
+    },
+    Part {
+        name: "life",
+        measure: life::measure,
+    },
+    Part {
+        name: "readings",
+        measure: readings::measure,
+    },
+    Part {
+        name: "export",
+        measure: export::measure,
+    },
+];
 
-/// Runs the task; the table goes to standard output as Markdown.
+/// Runs the task. With a choice of parts, or against another commit, the page goes to standard output; else into docs/.
 pub fn run(options: &Options) -> Result<()> {
-    if options.readings {
-        return readings::run(options);
+    if let Some(unknown) = options
+        .only
+        .iter()
+        .find(|word| PARTS.iter().all(|part| part.name != word.as_str()))
+    {
+        let names = PARTS.map(|part| part.name).join(", ");
+        bail!("there is no part {unknown}; the parts are {names}");
     }
-    if options.stacks {
-        return stacks::run(options);
-    }
-    if options.export {
-        return export::run(options);
-    }
-    let (environment, variables) = ground(options)?;
-    let daemon = Daemon::start(true)?;
-    let mut python = Python::start(
-        &environment.join("bin/python"),
-        &process::root().join("xtask/bench/pairs.py"),
-        &variables,
-        Stdio::piped(),
-    )?;
-    let ready = python.line()?;
-    let mut bench = Bench {
-        python,
-        pairs: options.pairs,
-    };
-    let pid = bench.python.pid().to_string();
-    let mut rows: Vec<(&str, Vec<f64>)> = [
-        "nothing",
-        "memscope, level segments",
-        "memscope, level blocks",
-        "memscope, level trace",
-        "PyTorch's recorder, stacks=python, bounded and filled",
-        "PyTorch's recorder, stacks=all, bounded and filled",
-    ]
-    .map(|name| (name, Vec::new()))
-    .into();
-    bench.measure()?;
-    for _ in 0..options.rounds {
-        let base = bench.measure()?;
-        rows[0].1.push(base);
-        for (row, level) in [(1, "segments"), (2, "blocks"), (3, "trace")] {
-            let attached = daemon.ask(&["attach", "--pid", &pid, "--level", level])?;
-            if !attached.status.success() {
-                bail!("attach: {}", String::from_utf8_lossy(&attached.stderr));
-            }
-            // The first run lets the search for the layout end, where there is one.
-            bench.measure()?;
-            let time = bench.measure()?;
-            rows[row].1.push(time);
-            daemon.ask(&["detach", "--pid", &pid])?;
-        }
-        for (row, kind) in [(4, "python"), (5, "all")] {
-            bench.python.ask(&format!("record {kind}"))?;
-            for _ in 0..2 {
-                bench.measure()?;
-            }
-            let time = bench.measure()?;
-            rows[row].1.push(time);
-            bench.python.ask("record off")?;
+    toolchain::ensure_bench(Mode::Install)?;
+    let ground = Ground::new(options)?;
+    let mut page = Page::new(&ground)?;
+    for part in &PARTS {
+        let is_chosen = options.only.is_empty() || options.only.iter().any(|of| of == part.name);
+        if is_chosen {
+            eprintln!("bench: {}", part.name);
+            page.sections.push((part.measure)(&ground)?);
         }
     }
-    bench.python.ask("pairs 1")?;
-    bench.python.tell("end")?;
-    println!(
-        "{ready}; {} rounds of 7 runs of {} pairs; medians",
-        options.rounds, options.pairs
-    );
-    println!("\n| what records | µs per allocation and free | ratio to nothing | added, µs |");
-    println!("|---|---|---|---|");
-    let base = median(&rows[0].1);
-    for (name, times) in &rows {
-        let time = median(times);
-        println!(
-            "| {name} | {time:.2} | {:.2} | {:.2} |",
-            time / base,
-            time - base
-        );
+    if options.against.is_some() {
+        print!("{}", page.comparison());
+        return Ok(());
     }
-    Ok(())
+    match options.only.is_empty() {
+        true => page.write(),
+        false => {
+            print!("{}", page.markdown());
+            Ok(())
+        }
+    }
 }

@@ -1,15 +1,12 @@
-//! `cargo xtask bench --readings`: what readings at level `read` cost by number of blocks: the time and bytes of a
-//! reading, and the speed of the process that is read, as a ratio in one run.
+//! What readings at level `read` cost by number of blocks: the time and bytes of a reading, and the speed of the process that is
+//! read, as a ratio in one run.
 
-use std::process::Stdio;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::measure::{ground, median, pairs};
-use super::options::Options;
+use super::measure::{Ground, pairs};
+use super::page::{Row, Section};
 use crate::live::{Daemon, Python};
-use crate::process;
 
 /// Numbers of live blocks of the process that is read.
 const BLOCKS: [u32; 3] = [1_000, 10_000, 100_000];
@@ -18,51 +15,53 @@ const READINGS: usize = 15;
 /// Time between readings while the process's speed is measured: ten times as often as by default.
 const EVERY: &str = "1s";
 
-fn json(daemon: &Daemon, words: &[&str]) -> Result<Value> {
-    let mut all = vec!["--json"];
-    all.extend(words);
-    let output = daemon.ask(&all)?;
-    if !output.status.success() {
-        bail!(
-            "{}: {}",
-            words.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
+/// Measures a process of each size.
+pub fn measure(ground: &Ground<'_>) -> Result<Section> {
+    let mut rows = Vec::new();
+    for programs in &ground.programs {
+        let daemon = Daemon::launch(&programs.folder, &[])?;
+        for blocks in BLOCKS {
+            // Each number of blocks gets a new process, so that the first reading really is the first.
+            let mut python = ground.python("pairs.py")?;
+            python.ask(&format!("hold {blocks}"))?;
+            let columns = columns(ground, &daemon, &mut python, blocks)?;
+            let name = programs.row(&format!("{blocks} live blocks"));
+            rows.push(Row { name, columns });
+            python.tell("end")?;
+        }
     }
-    serde_json::from_slice(&output.stdout).context("the answer is no JSON")
+    Ok(Section {
+        name: "readings",
+        title: "Readings, at level `read`",
+        about: "Nothing is traced: what the process holds is read from its memory. The speed is the time of the loop while it is read every second, ten times\n\
+                as often as by default, by that of the loop alone; in brackets are the least and the most of all readings."
+            .to_owned(),
+        columns: [
+            "first reading, ms",
+            "later ones at rest, ms",
+            "bytes of a later one",
+            "while it allocates, ms",
+            "races for one",
+            "time of the loop, ratio",
+        ]
+        .map(str::to_owned)
+        .into(),
+        has_reference: false,
+        rows,
+    })
 }
 
-/// Runs the task; the table goes to standard output as Markdown.
-pub fn run(options: &Options) -> Result<()> {
-    let (environment, variables) = ground(options)?;
-    let daemon = Daemon::start(true)?;
-    println!(
-        "| live blocks | first reading, ms | later ones at rest, ms | bytes of a later one | while it \
-         allocates, ms | races for one | speed of the process, ratio to unread |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    for blocks in BLOCKS {
-        // Each number of blocks gets a new process, so that the first reading really is the first.
-        let mut python = Python::start(
-            &environment.join("bin/python"),
-            &process::root().join("xtask/bench/pairs.py"),
-            &variables,
-            Stdio::piped(),
-        )?;
-        python.line()?;
-        python.ask(&format!("hold {blocks}"))?;
-        println!("{}", row(&daemon, &mut python, options, blocks)?);
-        python.tell("end")?;
-    }
-    Ok(())
-}
-
-fn row(daemon: &Daemon, python: &mut Python, options: &Options, blocks: u32) -> Result<String> {
+fn columns(
+    ground: &Ground<'_>,
+    daemon: &Daemon,
+    python: &mut Python,
+    blocks: u32,
+) -> Result<Vec<Vec<f64>>> {
     let pid = python.pid().to_string();
-    let many = (options.pairs * 10).to_string();
+    let runs = ground.options.pairs;
     let attach = |every| {
         let words = ["attach", "--pid", &pid, "--level", "read", "--every", every];
-        json(daemon, &words)
+        daemon.json(&words)
     };
     let attached = attach("0s")?;
     let baseline = &attached["processes"][0]["baseline"];
@@ -72,35 +71,29 @@ fn row(daemon: &Daemon, python: &mut Python, options: &Options, blocks: u32) -> 
     let first = milliseconds(&baseline["cost"]);
     let (mut rest, mut bytes) = (Vec::new(), Vec::new());
     for _ in 0..READINGS {
-        let stats = json(daemon, &["stats", "--pid", &pid])?;
+        let stats = daemon.json(&["stats", "--pid", &pid])?;
         rest.push(milliseconds(&stats["reading"]));
         bytes.push(number(&stats["reading"]["bytes_read"]));
     }
     // The process allocates without a pause, so each reading has to find a moment in which nothing changes.
     let (mut busy, mut races) = (Vec::new(), Vec::new());
-    python.tell(&format!("pairs {}", options.pairs * 20))?;
+    python.tell(&format!("pairs {}", runs * 100))?;
     for _ in 0..READINGS {
-        let stats = json(daemon, &["stats", "--pid", &pid])?;
+        let stats = daemon.json(&["stats", "--pid", &pid])?;
         busy.push(milliseconds(&stats["reading"]));
         races.push(number(&stats["reading"]["raced"]));
     }
     python.line()?;
-    json(daemon, &["detach", "--pid", &pid])?;
-    let (mut alone, mut read) = (Vec::new(), Vec::new());
-    for _ in 0..options.rounds {
-        alone.push(pairs(python, &many)?);
+    daemon.json(&["detach", "--pid", &pid])?;
+    let mut ratios = Vec::new();
+    let many = (runs * 50).to_string();
+    for _ in 0..ground.options.rounds {
+        let alone = pairs(python, &many)?;
         attach(EVERY)?;
-        read.push(pairs(python, &many)?);
-        json(daemon, &["detach", "--pid", &pid])?;
+        ratios.push(pairs(python, &many)? / alone);
+        daemon.json(&["detach", "--pid", &pid])?;
     }
-    Ok(format!(
-        "| {blocks} | {first:.1} | {:.1} | {:.0} | {:.1} | {:.0} | {:.3} |",
-        median(&rest),
-        median(&bytes),
-        median(&busy),
-        median(&races),
-        median(&read) / median(&alone),
-    ))
+    Ok(vec![vec![first], rest, bytes, busy, races, ratios])
 }
 
 fn number(value: &Value) -> f64 {

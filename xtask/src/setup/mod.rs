@@ -82,6 +82,10 @@ pub struct Options {
     #[arg(long)]
     pub xprof: bool,
 
+    /// Also bpftrace, which benchmarks measure beside memscope
+    #[arg(long)]
+    pub bench: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -130,6 +134,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.xprof {
         complete &= ensure_xprof(mode)?;
+    }
+    if options.bench {
+        complete &= toolchain::ensure_bench(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

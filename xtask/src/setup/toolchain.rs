@@ -118,6 +118,16 @@ const TMUX: Tool = Tool {
     least: Version(3, 3),
     packages: &["tmux"],
 };
+/// The usual way to count calls from outside, measured beside memscope.
+const BPFTRACE: Tool = Tool {
+    name: "bpftrace",
+    why: "benchmarks measure its probes beside memscope's",
+    programs: &["bpftrace"],
+    ask: &["--version"],
+    // That of Debian 12.
+    least: Version(0, 17),
+    packages: &["bpftrace"],
+};
 /// They fetch metrics, evaluate rules and take alerts, as on the machines of those who run memscope.
 const PROMETHEUS: Tool = Tool {
     name: "Prometheus",
@@ -217,6 +227,11 @@ pub fn ensure_systemd(mode: Mode) -> Result<bool> {
 /// Makes sure that there is tmux, in whose terminals tests press keys.
 pub fn ensure_terminal(mode: Mode) -> Result<bool> {
     TMUX.ensure(mode)
+}
+
+/// Makes sure that there is what benchmarks measure beside memscope.
+pub fn ensure_bench(mode: Mode) -> Result<bool> {
+    BPFTRACE.ensure(mode)
 }
 
 /// Makes sure that there is podman.

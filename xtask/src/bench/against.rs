@@ -1,0 +1,55 @@
+//! The programs of another commit, built from a worktree of their own below `target`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::measure::Programs;
+use crate::process;
+
+/// Builds the programs of a commit and the examples that are measured.
+pub fn build(commit: &str) -> Result<Programs> {
+    let root = process::root();
+    let mut name = Command::new("git");
+    name.args([
+        "rev-parse",
+        "--short",
+        "--verify",
+        &format!("{commit}^{{commit}}"),
+    ]);
+    let name = process::output(name.current_dir(&root))
+        .with_context(|| format!("there is no commit {commit}"))?;
+    let name = name.trim().to_owned();
+    let folder = process::target().join("against");
+    let sources = folder.join(&name);
+    if !sources.is_dir() {
+        let mut worktree = process::command("git");
+        worktree.args(["worktree", "add", "--detach"]);
+        process::run(worktree.arg(&sources).arg(&name).current_dir(&root))?;
+    }
+    // One folder for all commits: what they share is built once.
+    let target = folder.join("target");
+    let mut build = process::command("cargo");
+    build.args([
+        "build",
+        "--locked",
+        "--release",
+        "-p",
+        "memscope-daemon",
+        "-p",
+        "memscope-ctl",
+    ]);
+    process::run(build.current_dir(&sources).env("CARGO_TARGET_DIR", &target))?;
+    // The next commit's programs would lie in their place.
+    let kept = folder.join(format!("{name}-programs"));
+    std::fs::create_dir_all(&kept)?;
+    for program in ["memscoped", "memscope-ctl"] {
+        std::fs::copy(target.join("release").join(program), kept.join(program))
+            .with_context(|| format!("cannot keep {program} of {name}"))?;
+    }
+    Ok(Programs {
+        commit: Some(name),
+        folder: kept,
+        sources,
+    })
+}

@@ -74,8 +74,10 @@ export function AsOf({ of, asking }: { of: Maybe<Answered>; asking?: boolean }):
   const { at } = view.value;
   return (
     <p class="asof">
-      {of?.as_of === undefined || of?.as_of === null ? (
+      {!of ? (
         "not answered yet"
+      ) : of.as_of == null ? (
+        ""
       ) : (
         <time dateTime={`${moment(of.as_of).slice(0, 10)}T${clock(of.as_of)}Z`} title={`${of.as_of} ns since 1970`}>
           {moment(of.as_of).slice(0, 10)} {clock(of.as_of)} UTC

@@ -8,7 +8,7 @@ import { asMoment } from "../hash.ts";
 import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
 import { isOwn } from "../frames.ts";
-import { fresh, go, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
+import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
 import { bytes, clock, grouped, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -108,8 +108,9 @@ function Stacks({ id }: { id: number }): JSX.Element {
 function Base(): JSX.Element {
   const { base } = view.value;
   const text = useSignal("");
-  const ago = (seconds: number) =>
-    go({ base: String(BigInt(Date.now()) * 1_000_000n - BigInt(seconds) * 1_000_000_000n) });
+  // Of a recording, time ends where it ends.
+  const now = list.value?.asOf ?? BigInt(Date.now()) * 1_000_000n;
+  const ago = (seconds: number) => go({ base: String(BigInt(now) - BigInt(seconds) * 1_000_000_000n) });
   return (
     <>
       <span class="quiet">since {base === null ? "?" : /^\d+$/.test(base) ? `${clock(base)} UTC` : base}</span>

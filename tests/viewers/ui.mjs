@@ -236,7 +236,7 @@ const CHECKS = {
       await sameRows(
         page,
         "failed allocations",
-        '[data-id="oom"] .scroll:first-of-type table',
+        '[aria-label="Failed allocations, a table"] table',
         [2, 3],
         expected.pool.failed_allocations.map((one) => [inBytes(one.size_bytes), inBytes(one.device_free_bytes)]),
       );
@@ -253,7 +253,7 @@ const CHECKS = {
     await sameRows(
       page,
       "ranks",
-      '[data-id="job"] > .scroll:last-of-type table',
+      '[aria-label^="Ranks of"] table',
       [1, 2, 3, 4, 5, 6, 8],
       job.ranks.map((rank) => [
         rank.node,

@@ -37,13 +37,30 @@ export interface Told {
   body: Record<string, unknown>;
 }
 
+/** So long after the last of many changes the address says it, milliseconds: each time costs a browser more than a frame's drawing. */
+const ADDRESS_AFTER_MS = 150;
+let waiting: ReturnType<typeof setTimeout> | null = null;
+
+/** Writes into the address what is shown, if it still has to be. */
+function settle(): void {
+  if (waiting === null) return;
+  clearTimeout(waiting);
+  waiting = null;
+  history.replaceState(null, "", write(view.peek()));
+}
+
 /** Shows something else. `replace` leaves no entry behind for the button "back": for what changes many times a second. */
 export function go(change: Partial<View>, replace = false): void {
   const next = { ...view.peek(), ...change };
   const hash = write(next);
-  if (hash === location.hash) return;
-  if (replace) history.replaceState(null, "", hash);
-  else history.pushState(null, "", hash);
+  if (hash === write(view.peek())) return;
+  if (replace) {
+    if (waiting !== null) clearTimeout(waiting);
+    waiting = setTimeout(settle, ADDRESS_AFTER_MS);
+  } else {
+    settle();
+    history.pushState(null, "", hash);
+  }
   view.value = next;
 }
 
@@ -102,12 +119,16 @@ export function heardOf(id: number, of: string | null, kind: string): Told[] {
 /** Begins: reads the link, asks what there is, and listens. */
 export function begin(): void {
   const moved = () => {
+    if (waiting !== null) clearTimeout(waiting);
+    waiting = null;
     view.value = read(location.hash);
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener(
     "change",
     (event) => (systemIsDark.value = event.matches),
   );
+  // A link is followed from where one is.
+  addEventListener("click", settle, { capture: true });
   addEventListener("popstate", moved);
   addEventListener("hashchange", moved);
   effect(() => {

@@ -62,6 +62,9 @@ test("a link gives the same view again", () => {
   };
   assert.deepEqual(read(write(view)), view);
   assert.equal(write(FIRST), "#/now");
+  // A window of a recording of a snapshot: boot time is counted from 1970 there.
+  const since1970 = { ...FIRST, view: "time" as const, from: 1795766440187134700, to: 1795766442706934000 };
+  assert.deepEqual(read(write(since1970)), since1970);
   assert.deepEqual(read(""), FIRST);
 });
 

@@ -6,7 +6,9 @@
 
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment};
-use memscope_proto::v1::{Amount, DevicePool, FailedAllocation, PoolResponse, PoolShare, SizeClass};
+use memscope_proto::v1::{
+    Amount, DevicePool, FailedAllocation, PoolResponse, PoolShare, SizeClass,
+};
 use std::collections::BTreeMap;
 
 /// Upper ends (exclusive) of the groups of ages, in nanoseconds. Older blocks are one more group.

@@ -53,7 +53,7 @@ function Blocks({ id }: { id: number }): JSX.Element {
   );
   const index = picture && chosen !== null ? picture.indexOf(chosen) : -1;
   return (
-    <Section title="Memory" state={state.value as State<Columns>} id="memory">
+    <Section title="Memory" state={state.value as State<Columns>} id="memory" earlier>
       <Moments id={id} />
       <div class="tools">
         <Choice label="Colour by" of={COLORS} value={by} set={(word) => go({ color: word }, true)} />

@@ -99,7 +99,7 @@ export function Now(): JSX.Element {
       {id !== null && (
         <>
           <Found leaks={leaks.value.answer} state={leaks.value} />
-          <Section title="What the memory is for" state={whyNot ? undefined : owners.value} id="owners">
+          <Section title="What the memory is for" state={whyNot ? undefined : owners.value} id="owners" earlier>
             {whyNot && <p class="quiet">{whyNot}</p>}
             {owners.value.answer?.devices.map((device) => (
               <Owned key={device.device} answer={owners.value.answer!} device={device} />

@@ -85,7 +85,7 @@ function Failures({ id }: { id: number }): JSX.Element {
           </>
         )}
       </Section>
-      <Section title={at === null ? "What has room now" : "What had room then"} state={pool.value} id="pool">
+      <Section title={at === null ? "What has room now" : "What had room then"} state={pool.value} id="pool" earlier>
         <div class="cards">
           {pool.value.answer?.devices.map((device) => {
             const stat = answer?.devices.find((one) => one.device === device.device);

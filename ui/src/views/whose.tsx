@@ -73,7 +73,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
   );
   return (
     <>
-      <Section title="Whose memory it is" state={stacks.value} id="whose">
+      <Section title="Whose memory it is" state={stacks.value} id="whose" earlier>
         <div class="tools">
           <Choice label="What is counted" of={METRICS} value={metric} set={(word) => go({ metric: word })} />
           {metric === "growth" && <Base />}
@@ -84,7 +84,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
           <p class="quiet">{grouped(stacks.value.answer.omitted)} smaller stacks are not drawn.</p>
         )}
       </Section>
-      <Section title="As a table" state={by === "stack" ? stacks.value : groups.value} id="stacks-table">
+      <Section title="As a table" state={by === "stack" ? stacks.value : groups.value} id="stacks-table" earlier>
         <div class="tools">
           <Choice label="Summed up by" of={GROUPS} value={by} set={(word) => go({ by: word }, true)} />
           <Filter label="Filter" />
@@ -95,7 +95,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
         <Notes of={[stacks.value.answer, groups.value.answer]} />
       </Section>
       {metric === "growth" && base !== null && (
-        <Section title="What came and what went" state={diff.value} id="diff">
+        <Section title="What came and what went" state={diff.value} id="diff" earlier>
           {diff.value.answer && <Difference answer={diff.value.answer} />}
           <Notes of={[diff.value.answer]} />
         </Section>

@@ -121,7 +121,7 @@ fn the_newest_failed_allocations_are_told() {
                 [TraceAction::Alloc, TraceAction::Oom][(number % 2) as usize],
                 1,
                 300,
-                1 << 30 | number,
+                (1 << 30) | number,
             )
         })
         .collect();
@@ -133,7 +133,7 @@ fn the_newest_failed_allocations_are_told() {
         assert_eq!(one.time_boot_ns, number);
         assert_eq!(one.time_unix_ns, 7_000 + number);
         assert_eq!((one.device, one.device_free_bytes), (1, 300));
-        assert_eq!(one.size_bytes, 1 << 30 | number);
+        assert_eq!(one.size_bytes, (1 << 30) | number);
     }
     snapshot.trace.clear();
     assert!(pool(&snapshot, None).failed_allocations.is_empty());

@@ -262,8 +262,10 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
     names.push(...picture.named);
   } else {
     const found = new Map<string, string>();
+    // A daemon that is too old to tell them all tells the largest of each use.
     for (const owner of owners?.owners ?? [])
-      for (const one of owner.addresses ?? [owner.address]) found.set(String(one), owner.category);
+      for (const one of owner.addresses?.length ? owner.addresses : [owner.address])
+        found.set(String(one), owner.category);
     const places = new Map<string, number>();
     for (let i = 0; i < blocks.count && found.size > 0; i++) {
       const category = blocks.state[i] === 1 ? found.get(picture.addressOf(i)) : undefined;

@@ -21,6 +21,8 @@ use crate::threads::Threads;
 
 /// Most bytes of a set of rules in a question.
 const MOST_BYTES_OF_RULES: usize = 256 << 10;
+/// Most addresses of blocks in an answer: with the rows, they fit into one.
+const MOST_ADDRESSES: usize = 300_000;
 /// Most other names in a row.
 const MOST_OTHER_NAMES: usize = 64;
 /// The category of memory from the driver that no rule names.
@@ -118,6 +120,8 @@ struct Sum {
     also: Vec<String>,
     largest: u64,
     address: u64,
+    /// The addresses of all blocks, if they are asked for.
+    addresses: Vec<u64>,
     evidence: v1::OwnerEvidence,
 }
 
@@ -163,6 +167,9 @@ pub(crate) fn answer(
             if row.largest < block.size {
                 (row.largest, row.address) = (block.size, block.addr);
             }
+            if asked.blocks {
+                row.addresses.push(block.addr);
+            }
         }
     }
     for beside in picture.beside {
@@ -197,6 +204,7 @@ pub(crate) fn answer(
             .cmp(&bytes(a))
             .then_with(|| names(a).cmp(&names(b)))
     });
+    keep_addresses(&mut owners);
     let rest = cut(&mut owners, asked.limit);
     v1::OwnersResponse {
         devices,
@@ -207,6 +215,15 @@ pub(crate) fn answer(
         rule_set: rules.name.clone(),
         objects: picture.reading.map_or(0, |reading| reading.objects),
         ..v1::OwnersResponse::default()
+    }
+}
+
+/// Keeps as many addresses of blocks as an answer has room for; those of the uses with most bytes come first.
+fn keep_addresses(owners: &mut [v1::Owner]) {
+    let mut room = MOST_ADDRESSES;
+    for owner in owners {
+        owner.addresses.truncate(room);
+        room -= owner.addresses.len();
     }
 }
 
@@ -227,6 +244,7 @@ fn told(key: Key, sum: Sum) -> v1::Owner {
         labels: key.labels,
         model: key.model,
         module: key.module,
+        addresses: sum.addresses,
     }
 }
 
@@ -817,6 +835,30 @@ fn place(stack: &Stack) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
+    use prost::Message as _;
+
+    #[test]
+    fn addresses_of_the_largest_uses_are_told() {
+        let row = |count: usize| v1::Owner {
+            addresses: vec![0x7fff_ffff_fe00; count],
+            ..v1::Owner::default()
+        };
+        let mut rows = vec![row(MOST_ADDRESSES - 7), row(10), row(1)];
+        keep_addresses(&mut rows);
+        let told: Vec<usize> = rows.iter().map(|row| row.addresses.len()).collect();
+        assert_eq!(told, [MOST_ADDRESSES - 7, 7, 0]);
+        let bytes: usize = rows.iter().map(|row| row.encoded_len()).sum();
+        assert!(bytes < 5 << 19, "{bytes} bytes leave room for the rows");
+        Met {
+            what: "addresses of blocks in an answer about owners",
+            most: constant("memscope-daemon/src/owners.rs", "MOST_ADDRESSES"),
+            beyond: "those of the uses with most bytes are told",
+            told: "`blocks` of each use has the number of all",
+            test: "addresses_of_the_largest_uses_are_told",
+        }
+        .is_told();
+    }
 
     #[test]
     fn what_was_not_seen_is_not_free() {

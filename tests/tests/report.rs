@@ -404,6 +404,16 @@ fn a_living_process_and_its_recording_are_reported() {
     ] {
         assert!(page.contains(word), "no {word} in {page}");
     }
+    // What it was for at the peak is what `owners` says of that moment.
+    let peak = page.split("<h2>What it was for at the peak</h2>").nth(1);
+    let peak = peak.unwrap_or_else(|| panic!("nothing of the peak in {page}"));
+    let owners = daemon.json(&["owners", "--pid", &pid, "--at", "peak"]);
+    let categories = owners["devices"][0]["categories"].as_array().unwrap();
+    assert!(!categories.is_empty(), "{owners:#}");
+    for category in categories {
+        let bytes = memscope_units::bytes(number(&category["blocks"]["bytes"]));
+        assert!(peak.contains(&bytes), "no {category} in {peak}");
+    }
     daemon.stop();
     torch.finish();
     let recording = daemon.recording();

@@ -5,46 +5,121 @@
 
 use std::process::{Command, Stdio};
 
-use memscope_tests::{Daemon, LONG, Torch, Value, json, number, root, scratch, until};
+use memscope_tests::{Asking, Daemon, LONG, Torch, Value, json, number, root, scratch, until};
 
 /// A name of a mark that would be a picture, and then a program, if it were taken for HTML.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='gone'\">&lt;b&gt;'\u{202e}";
 
 #[test]
 fn each_view_shows_what_memscope_ctl_says() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("leak 130 2097152 1");
+    torch.ask("oom 2");
+    mark(&daemon, &torch);
+    grows(&daemon);
+    let ui = address(daemon.ask(&["ui", "--no-open"]).start());
+    let mut expected = expected(&daemon, &torch);
+    let failed = expected["pool"]["failed_allocations"].as_array().unwrap();
+    assert_eq!(failed.len(), 2, "{failed:#?}");
+    expected["url"] = ui.1.as_str().into();
+    expected["ps"] = json!([daemon.json(&["ps"])]);
+    expected["ranks"] = daemon.json(&["ranks"]);
+    look(&expected);
+    torch.finish();
+}
+
+#[test]
+fn ranks_of_a_fleet_are_those_of_memscope_ctl() {
+    let folder = scratch();
+    let (here, far) = (Daemon::start(), Daemon::start());
+    let nodes = folder.path().join("nodes");
+    let list = format!(
+        "here unix:{}\nfar unix:{}\ngone unix:{}\n",
+        here.socket().display(),
+        far.socket().display(),
+        folder.path().join("nobody").display()
+    );
+    std::fs::write(&nodes, list).unwrap();
+    let nodes = nodes.display().to_string();
+    let rank = |rank: &'static str| {
+        Torch::start(&[
+            ("RANK", rank),
+            ("WORLD_SIZE", "3"),
+            ("TORCHELASTIC_RUN_ID", "one-job"),
+        ])
+    };
+    let (mut first, mut second) = (rank("0"), rank("1"));
+    here.attach(first.pid(), "trace");
+    far.attach(second.pid(), "trace");
+    first.ask("leak 130 2097152 1 3");
+    second.ask("leak 130 2097152 1");
+    second.ask("oom 1");
+    mark(&far, &second);
+    grows(&far);
+    let of_all = |words: &[&str]| -> Value {
+        let words = [&["--fleet", &nodes, "--json"][..], words].concat();
+        Asking::new(words).ask().document()
+    };
+    let ranks = until(LONG, "the rank that grows stands out", || {
+        let answer = of_all(&["ranks"]);
+        let odd = answer["jobs"][0]["judgement"]["odd"].as_array()?;
+        (!odd.is_empty()).then_some(answer.clone())
+    });
+    let ui = address(Asking::new(["--fleet", &nodes, "ui", "--no-open"]).start());
+    let mut expected = expected(&far, &second);
+    expected["url"] = ui.1.as_str().into();
+    expected["node"] = "far".into();
+    expected["silent"] = json!(["gone"]);
+    expected["ps"] = json!([here.json(&["ps"]), far.json(&["ps"])]);
+    expected["ranks"] = ranks;
+    look(&expected);
+    first.finish();
+    second.finish();
+}
+
+/// Marks a moment of a process with a name that is no name.
+fn mark(daemon: &Daemon, torch: &Torch) {
+    let marked = daemon.ask(&["mark", "--pid", &torch.pid_text(), HOSTILE]);
+    let marked = marked.ask();
+    assert_eq!(marked.code, 0, "{marked:?}");
+}
+
+/// Waits until a line of a process is found to grow. From then on the processes rest, so the numbers stay.
+fn grows(daemon: &Daemon) {
+    until(LONG, "a line is found", || {
+        let list = daemon.json(&["ps"]);
+        (number(&list["processes"][0]["growing_lines"]) > 0).then_some(())
+    });
+}
+
+/// What memscope-ctl says of a process.
+fn expected(daemon: &Daemon, torch: &Torch) -> Value {
+    let pid = torch.pid_text();
+    let ask = |words: &[&str]| daemon.json(&[words, &["--pid", &pid]].concat());
+    json!({
+        "pid": torch.pid(),
+        "mark": HOSTILE,
+        "silent": [],
+        "stats": ask(&["stats"]),
+        "steps": ask(&["steps", "--last", "4096"]),
+        "pool": ask(&["pool"]),
+        "top": ask(&["top", "--by", "line", "--limit", "0"]),
+        "leaks": ask(&["leaks", "--no-holders"]),
+        "course": ask(&["fluctuation", "--window", "0s"]),
+        "owners": ask(&["owners"]),
+    })
+}
+
+/// Looks at the page in a browser, and compares.
+fn look(expected: &Value) {
     let axe = root().join("target/ui/node_modules/axe-core/axe.min.js");
     assert!(
         axe.exists(),
         "{} is missing: cargo xtask setup --browser",
         axe.display()
     );
-    let daemon = Daemon::start();
-    let mut torch = Torch::start(&[]);
-    daemon.attach(torch.pid(), "trace");
-    torch.ask("leak 130 2097152 1");
-    torch.ask("oom 2");
-    let pid = torch.pid_text();
-    let marked = daemon.ask(&["mark", "--pid", &pid, HOSTILE]).ask();
-    assert_eq!(marked.code, 0, "{marked:?}");
-    // From here on the process rests, so the numbers stay.
-    until(LONG, "a line is found", || {
-        let list = daemon.json(&["ps"]);
-        (number(&list["processes"][0]["growing_lines"]) > 0).then_some(())
-    });
-    let ui = daemon.ask(&["ui", "--no-open"]).start();
-    let address = address(ui);
-    let ask = |words: &[&str]| daemon.json(&[words, &["--pid", &pid]].concat());
-    let expected = json!({
-        "url": address.1,
-        "pid": torch.pid(),
-        "mark": HOSTILE,
-        "stats": ask(&["stats"]),
-        "steps": ask(&["steps"]),
-        "pool": ask(&["pool"]),
-        "top": ask(&["top", "--by", "line", "--limit", "0"]),
-        "leaks": ask(&["leaks", "--no-holders"]),
-        "course": ask(&["fluctuation", "--window", "0s"]),
-    });
     let folder = scratch();
     let file = folder.path().join("expected.json");
     std::fs::write(&file, expected.to_string()).unwrap();
@@ -67,7 +142,6 @@ fn each_view_shows_what_memscope_ctl_says() {
     );
     let wrong = result["wrong"].as_array().unwrap();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    torch.finish();
 }
 
 /// The program that serves the page, and the address that it prints.

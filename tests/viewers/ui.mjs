@@ -3,15 +3,16 @@
 //
 //   node ui.mjs EXPECTED.json AXE.js [FOLDER]     a line of JSON; exit code 1 if anything is wrong. Pictures go into the folder
 //
-// EXPECTED.json: {"url": what memscope-ctl ui printed, "pid", "mark": a hostile name, "stats", "steps", "pool", "top", "leaks", "course": answers of
-// memscope-ctl --json for the same moment}. The process must rest.
+// EXPECTED.json: {"url": what memscope-ctl ui printed, "pid", "node": of a fleet its node, "silent": nodes that do not answer, "mark": a hostile
+// name, "ps", "stats", "steps", "pool", "top", "leaks", "course", "owners", "ranks": answers of memscope-ctl --json for the same moment}. The
+// processes must rest.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Browser, THROUGH } from "./browser.mjs";
 
 const PATIENCE_MS = 60_000;
-const VIEWS = ["now", "time", "memory", "whose", "leaks", "steps", "oom"];
+const VIEWS = ["now", "time", "memory", "whose", "leaks", "steps", "oom", "ranks"];
 const SIZES = { desk: [1440, 900], phone: [390, 844] };
 const BLOCKS = 400_000;
 
@@ -41,8 +42,10 @@ async function until(page, what, expression) {
 
 const READY = `document.querySelector("main[data-view]") && ![...document.querySelectorAll("main .quiet")].some((one) => one.textContent.startsWith("Asking")) && document.querySelectorAll("[aria-busy=true]").length === 0`;
 
+const NODE = expected.node ? `&node=${expected.node}` : "";
+
 async function show(page, view, more = "") {
-  await page.run(`{ location.hash = "#/${view}?pid=${expected.pid}${more}"; true }`);
+  await page.run(`{ location.hash = "#/${view}?pid=${expected.pid}${NODE}${more}"; true }`);
   await until(page, view, `document.querySelector("main")?.dataset.view === "${view}" && ${READY}`);
   await page.painted();
 }
@@ -56,7 +59,27 @@ async function same(page, what, expression, value) {
   if (seen !== value) wrong.push(`${what}: the page says ${seen}, memscope-ctl ${value}`);
 }
 
-const inBytes = (count) => `${grouped(count)} bytes`;
+const inBytes = (count) => (count === null || count === undefined ? "unknown" : `${grouped(count)} bytes`);
+
+// The cells of a table's rows: the exact number behind each, or its text.
+const cells = (table) =>
+  `[...document.querySelectorAll('${table} tbody tr')].map((row) => [...row.cells].map((cell) => cell.querySelector(".number[title]")?.title ?? cell.textContent.trim()))`;
+
+// That some columns of a table say what the rows of an answer do; the rows may be in another order.
+async function sameRows(page, what, table, columns, rows) {
+  const said = `JSON.stringify(${cells(table)}.map((row) => [${columns}].map((column) => row[column])).sort())`;
+  const value = JSON.stringify(rows.map((row) => row.map(String)).sort());
+  const end = performance.now() + PATIENCE_MS;
+  let seen = await page.run(said);
+  // What the page has was asked for a little earlier, and may be of the moment before the process came to rest.
+  while (seen !== value && performance.now() < end) {
+    await page.painted();
+    seen = await page.run(said);
+  }
+  if (seen !== value) wrong.push(`${what}: the page says ${seen}, memscope-ctl ${value}`);
+}
+
+const millis = (unixNs) => new Date(Number(BigInt(unixNs) / 1_000_000n)).toISOString().slice(0, 23).replace("T", " ");
 
 const CHECKS = {
   async now(page) {
@@ -65,20 +88,56 @@ const CHECKS = {
       ["allocated", "allocated_bytes"],
       ["reserved", "reserved_bytes"],
       ["peak allocated", "peak_allocated_bytes"],
+      ["peak reserved", "peak_reserved_bytes"],
+      ["asked for", "requested_bytes"],
     ]) {
       await same(page, `now: ${name}`, exact(name), inBytes(device[field]));
     }
     await same(page, "now: live blocks", fact("live blocks"), grouped(device.live_blocks));
+    const times = device.oom_count === 1 ? "once" : `${grouped(device.oom_count)} times`;
+    await same(page, "now: ran out of memory", fact("ran out of memory"), times);
+    const processes = expected.ps.flatMap(({ processes }) => processes);
+    const head = `[...document.querySelectorAll('[data-id="processes"] th')].map((one) => one.textContent)`;
+    const columns = await page.run(`["Allocated", "Reserved", "Lost"].map((name) => ${head}.findIndex((one) => one.startsWith(name)))`);
+    await sameRows(
+      page,
+      "now: processes",
+      '[data-id="processes"] table',
+      columns,
+      processes.map((one) => [inBytes(one.allocated_bytes), inBytes(one.reserved_bytes), grouped(one.lost_records)]),
+    );
+    const uses = expected.owners.owners.slice(0, 12);
+    await sameRows(
+      page,
+      "now: uses",
+      '[data-id="owners"] table',
+      [2, 3],
+      uses.map(({ blocks }) => [inBytes(blocks.bytes), grouped(blocks.count)]),
+    );
+    const silent = await page.run(`[...document.querySelectorAll('[data-fact="silent"] b')].map((one) => one.textContent).join()`);
+    if (silent !== expected.silent.join()) wrong.push(`now: ${silent} did not answer, of ${expected.silent}`);
   },
   async time(page) {
     await page.run(`{ document.querySelector("details.alternative").open = true; true }`);
-    const most = expected.course.devices[0].overall.max_allocated_bytes;
-    await same(
-      page,
-      "time: most allocated",
-      `(() => { const all = [...document.querySelectorAll("details.alternative tbody tr")].map((row) => row.cells[4]?.querySelector(".number")?.title).filter(Boolean); return all.includes("${inBytes(most)}") ? "${inBytes(most)}" : all.at(-1); })()`,
-      inBytes(most),
-    );
+    const { overall } = expected.course.devices[0];
+    for (const [column, most, field] of [
+      [3, false, "min_allocated_bytes"],
+      [4, true, "max_allocated_bytes"],
+      [5, false, "min_reserved_bytes"],
+      [6, true, "max_reserved_bytes"],
+    ]) {
+      const all = `[...document.querySelectorAll("details.alternative tbody tr")].map((row) => row.cells[${column}]?.querySelector(".number")?.title).filter(Boolean).map((text) => Number(text.replace(/\\D/g, "")))`;
+      const extreme = `(() => { const all = ${all}; return all.length ? String(Math.${most ? "max" : "min"}(...all)) : ""; })()`;
+      await same(page, `time: ${field}`, extreme, String(overall[field]));
+    }
+    for (const failed of expected.pool.failed_allocations) {
+      const time = millis(failed.time_unix_ns).slice(11);
+      await until(
+        page,
+        `the failed allocation at ${time}`,
+        `[...document.querySelectorAll("details.alternative tr")].some((row) => row.textContent.includes("${time}") && row.textContent.includes("failed"))`,
+      );
+    }
     const all = await page.run(fact("window"));
     await page.run(`{ document.querySelector(".chart").focus(); true }`);
     await page.key("+");
@@ -112,15 +171,26 @@ const CHECKS = {
     );
     await page.key("Escape");
     await until(page, "no block", `!document.querySelector('[data-id="life"]')`);
+    // Each block has the colour of its use, and not only the largest of each use.
+    await page.run(`{ [...document.querySelectorAll(".choice button")].find((one) => one.textContent === "Owner").click(); true }`);
+    await until(page, "the uses of blocks", `document.querySelector(".legend li[data-name]")`);
+    const uses = expected.owners.devices[0].categories
+      .filter(({ blocks }) => blocks.bytes > 0)
+      .map(({ blocks }) => inBytes(blocks.bytes))
+      .sort();
+    const legend = `JSON.stringify([...document.querySelectorAll(".legend li[data-name]")].map((one) => one.title).sort())`;
+    await same(page, "memory: colours by owner", legend, JSON.stringify(uses));
+    await page.run(`{ [...document.querySelectorAll(".choice button")].find((one) => one.textContent === "Stack").click(); true }`);
   },
   async whose(page) {
-    const rows = expected.top.groups.map((group) => group.own.live.bytes);
-    await same(
-      page,
-      "whose: the largest line",
-      `document.querySelector('[data-id="stacks-table"] tbody .number')?.title`,
-      inBytes(Math.max(...rows)),
-    );
+    const rows = expected.top.groups.map(({ own, stacks }) => [
+      inBytes(own.live.bytes),
+      inBytes(own.peak.bytes),
+      inBytes(own.allocated.bytes),
+      grouped(own.live.count),
+      grouped(stacks),
+    ]);
+    await sameRows(page, "whose: lines", '[data-id="stacks-table"] table', [1, 2, 3, 4, 5], rows);
   },
   async leaks(page) {
     const growing = expected.leaks.lines.find((line) => line.verdict === "growing");
@@ -135,15 +205,79 @@ const CHECKS = {
       `document.querySelector('[data-id="leaks"] .leak .place b')?.textContent`,
       place,
     );
+    await same(page, "leaks: live", `document.querySelector('[data-fact="leak: live"]')?.title`, inBytes(growing.live_bytes));
   },
   async steps(page) {
     const { count } = expected.steps.summary;
     if (count !== null) await same(page, "steps", fact("steps"), grouped(count));
+    await sameRows(
+      page,
+      "steps: rows",
+      '[data-id="steps"] table',
+      [2, 3, 4, 5, 6, 7],
+      expected.steps.rows.map((row) => [
+        inBytes(row.min_allocated_bytes),
+        inBytes(row.max_allocated_bytes),
+        inBytes(row.end_allocated_bytes),
+        inBytes(row.max_reserved_bytes),
+        grouped(row.allocs),
+        grouped(row.frees),
+      ]),
+    );
   },
   async oom(page) {
-    await same(page, "largest free piece", exact("largest free"), inBytes(expected.pool.devices[0].largest_free_bytes));
+    const device = expected.pool.devices[0];
+    await same(page, "largest free piece", exact("largest free"), inBytes(device.largest_free_bytes));
+    await same(page, "free in the pool", exact("free in the pool"), inBytes(device.free.bytes));
+    await same(page, "idle segments", exact("idle segments"), inBytes(device.idle_segments.bytes));
     const ooms = expected.stats.devices.reduce((sum, device) => sum + device.oom_count, 0);
     if (ooms > 0) await same(page, "failed allocations", fact("ooms"), grouped(ooms));
+    if (ooms > 0)
+      await sameRows(
+        page,
+        "failed allocations",
+        '[aria-label="Failed allocations, a table"] table',
+        [2, 3],
+        expected.pool.failed_allocations.map((one) => [inBytes(one.size_bytes), inBytes(one.device_free_bytes)]),
+      );
+  },
+  async ranks(page) {
+    const { jobs } = expected.ranks;
+    if (jobs.length === 0) {
+      await until(page, "that there are no ranks", `document.querySelector('[data-id="ranks"]').textContent.includes("No traced process is a rank")`);
+      return;
+    }
+    const [job] = jobs;
+    await same(page, "ranks: how many", fact("ranks"), grouped(job.ranks.length));
+    const step = (ns) => (ns === null ? "unknown" : `${grouped(ns)} ns`);
+    await sameRows(
+      page,
+      "ranks",
+      '[aria-label^="Ranks of"] table',
+      [1, 2, 3, 4, 5, 6, 8],
+      job.ranks.map((rank) => [
+        rank.node,
+        rank.pid,
+        inBytes(rank.peak_allocated_bytes),
+        inBytes(rank.allocated_bytes),
+        inBytes(rank.peak_reserved_bytes),
+        inBytes(rank.floor_bytes),
+        step(rank.step_median_ns),
+      ]),
+    );
+    const odd = await page.run(`[...document.querySelectorAll('[data-fact="odd"] p b')].map((one) => one.textContent).join()`);
+    const stand = job.judgement.odd.map(({ rank }) => `Rank ${rank}`).join();
+    if (odd !== stand) wrong.push(`ranks: the page says that ${odd} stand out, memscope-ctl ${stand}`);
+    for (const { explained } of job.judgement.odd) {
+      if (!explained) continue;
+      await sameRows(
+        page,
+        "ranks: lines",
+        '[data-fact="odd"] table',
+        [1, 2],
+        explained.lines.slice(0, 5).map((line) => [inBytes(line.bytes), inBytes(line.peers_bytes)]),
+      );
+    }
   },
 };
 
@@ -295,7 +429,7 @@ try {
   if (await page.run(`document.querySelectorAll("main img, main script, main iframe").length`))
     wrong.push("a name became an element");
   await page.run("history.back()");
-  await until(page, "the view before", `document.querySelector("main").dataset.view !== "oom"`);
+  await until(page, "the view before", `document.querySelector("main").dataset.view !== "ranks"`);
   await size(page, SIZES.desk);
   madeUp = many();
   await show(page, "memory", "&color=size");

@@ -57,6 +57,11 @@ function App(): JSX.Element {
   const current = view.value;
   const Shown = SHOWN[current.view];
   const growing = selected.value ? Number(selected.value.growing_lines) : 0;
+  // On a phone not all views have room beside one another.
+  useEffect(
+    () => document.querySelector("nav a[aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" }),
+    [current.view],
+  );
   useEffect(() => {
     document.title = `${TITLES[current.view]}${selected.value ? ` · ${selected.value.comm} ${selected.value.pid}` : ""} · memscope`;
   });

@@ -54,7 +54,7 @@ export interface Picture {
   /** Which of the stacks, -1 where it is not known. */
   stack: Int32Array;
   stacks: CodeLine[][];
-  /** For each stack a line that names it: the program's own innermost one, or why there is none. */
+  /** For each stack a text that names it: the program's own innermost line and where that leads, or why there is none. */
   named: string[];
   asOfBoot: number;
   allocated: number;
@@ -149,8 +149,10 @@ export function pictured(answer: Columns): Picture {
   const named = answer.stacks.frames.map((frames, i) => {
     const own = frames.find((place) => isOwn(answer.frames[place]!)) ?? frames[0];
     if (own === undefined) return answer.stacks.missing[i]?.replaceAll("_", " ") ?? "no frames";
-    const line = lines[own]!;
-    return line.file ? `${line.file.slice(line.file.lastIndexOf("/") + 1)}:${line.line}` : line.name;
+    const place = ({ file, line, name }: CodeLine) =>
+      file ? `${file.slice(file.lastIndexOf("/") + 1)}:${line}` : name;
+    // One line of the program may come to several places of a library, which are stacks of their own.
+    return own === frames[0] ? place(lines[own]!) : `${place(lines[own]!)} → ${place(lines[frames[0]!]!)}`;
   });
   const asOfBoot = Number(answer.as_of_boot_ns ?? NaN);
   const addressOf = (block: number) => String(BigInt(b.address[from[block]!]!));

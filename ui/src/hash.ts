@@ -56,6 +56,11 @@ export function read(hash: string): View {
     const value = text(name);
     return value !== null && /^\d{1,16}$/.test(value) && Number(value) <= most ? Number(value) : null;
   };
+  // In a recording of a snapshot boot time is counted from 1970, which is more than a number has exactly: then it is right to 256 ns.
+  const time = (name: string) => {
+    const value = text(name);
+    return value !== null && /^\d{1,20}$/.test(value) ? Number(value) : null;
+  };
   const when = (name: string) => {
     const value = text(name);
     return value !== null && MOMENT.test(value) ? value : null;
@@ -63,8 +68,8 @@ export function read(hash: string): View {
   const word = (name: "color" | "by" | "metric") =>
     /^[a-z_]{1,20}$/.test(text(name) ?? "") ? text(name)! : FIRST[name];
   const theme = text("theme");
-  let from = whole("from");
-  let to = whole("to");
+  let from = time("from");
+  let to = time("to");
   if (from === null || to === null || to <= from) from = to = null;
   return {
     view: (VIEWS as readonly string[]).includes(path) ? (path as ViewName) : FIRST.view,

@@ -69,19 +69,29 @@ export function Notes({ of }: { of: (Answered | null | undefined)[] }): JSX.Elem
   );
 }
 
-/** Of what moment the numbers are. */
-export function AsOf({ of, asking }: { of: Maybe<Answered>; asking?: boolean }): JSX.Element {
+/** Of what moment the numbers are. `earlier`: they are of the moment that the link names; others are always of the present. */
+export function AsOf({
+  of,
+  asking,
+  earlier,
+}: {
+  of: Maybe<Answered>;
+  asking?: boolean;
+  earlier?: boolean;
+}): JSX.Element {
   const { at } = view.value;
   return (
     <p class="asof">
-      {of?.as_of === undefined || of?.as_of === null ? (
+      {!of ? (
         "not answered yet"
+      ) : of.as_of == null ? (
+        ""
       ) : (
         <time dateTime={`${moment(of.as_of).slice(0, 10)}T${clock(of.as_of)}Z`} title={`${of.as_of} ns since 1970`}>
           {moment(of.as_of).slice(0, 10)} {clock(of.as_of)} UTC
         </time>
       )}
-      {at === null ? "" : " · an earlier moment"}
+      {at === null || !of ? "" : earlier ? " · an earlier moment" : " · not of the earlier moment"}
       <span class={asking ? "asking" : "asking off"} aria-hidden="true" />
     </p>
   );
@@ -105,12 +115,15 @@ export function Section<T extends Answered>({
   children,
   tools,
   id,
+  earlier,
 }: {
   title: string;
   state?: State<T>;
   children: ComponentChildren;
   tools?: ComponentChildren;
   id?: string;
+  /** The answer is of the moment that the link names. */
+  earlier?: boolean;
 }): JSX.Element {
   const name = id ?? title.toLowerCase().replace(/[^a-z]+/g, "-");
   return (
@@ -123,7 +136,9 @@ export function Section<T extends Answered>({
       <div class="head">
         <h2 id={`h-${name}`}>{title}</h2>
         {tools}
-        {state && <AsOf of={state.answer} asking={state.asking} />}
+        {state && (state.answer || !state.error) && (
+          <AsOf of={state.answer} asking={state.asking} earlier={earlier} />
+        )}
       </div>
       <Failed error={state?.error} />
       {state?.asking && !state.answer && !state.error && <p class="quiet">Asking …</p>}

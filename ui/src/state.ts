@@ -3,7 +3,7 @@
 import { batch, computed, effect, signal } from "@preact/signals";
 import { about as askAbout, ask } from "./ask.ts";
 import { FIRST, type View, read, write } from "./hash.ts";
-import type { About, DevicesAnswer, ListAnswer, Process } from "./types.ts";
+import type { About, DevicesAnswer, ListAnswer, NodeReply, Process } from "./types.ts";
 import { type Int } from "./units.ts";
 
 /** What the link says. */
@@ -13,6 +13,8 @@ export const aboutError = signal<Error | null>(null);
 /** The processes that are known, ended ones too, and when they were told. */
 export const list = signal<{ processes: Process[]; asOf: Int | null } | null>(null);
 export const devices = signal<DevicesAnswer | null>(null);
+/** The nodes of a fleet, each with its error if it did not answer. */
+export const nodes = signal<NodeReply[]>([]);
 /** Counts what was pushed: views that show the present ask again when it changes. */
 export const beat = signal(0);
 /** Whether what happens is pushed: `live`, `lost` while the connection is being made again, `still` where nothing can change. */
@@ -35,13 +37,30 @@ export interface Told {
   body: Record<string, unknown>;
 }
 
+/** So long after the last of many changes the address says it, milliseconds: each time costs a browser more than a frame's drawing. */
+const ADDRESS_AFTER_MS = 150;
+let waiting: ReturnType<typeof setTimeout> | null = null;
+
+/** Writes into the address what is shown, if it still has to be. */
+function settle(): void {
+  if (waiting === null) return;
+  clearTimeout(waiting);
+  waiting = null;
+  history.replaceState(null, "", write(view.peek()));
+}
+
 /** Shows something else. `replace` leaves no entry behind for the button "back": for what changes many times a second. */
 export function go(change: Partial<View>, replace = false): void {
   const next = { ...view.peek(), ...change };
   const hash = write(next);
-  if (hash === location.hash) return;
-  if (replace) history.replaceState(null, "", hash);
-  else history.pushState(null, "", hash);
+  if (hash === write(view.peek())) return;
+  if (replace) {
+    if (waiting !== null) clearTimeout(waiting);
+    waiting = setTimeout(settle, ADDRESS_AFTER_MS);
+  } else {
+    settle();
+    history.pushState(null, "", hash);
+  }
   view.value = next;
 }
 
@@ -74,21 +93,42 @@ function less(a: number[], b: number[]): boolean {
 /** The selected process's id, also of one that is not in the list. */
 export const pid = computed<number | null>(() => selected.value?.pid ?? view.value.pid);
 
+/** Why the objects of the selected process cannot be read, in words; `null` if they can. */
+export const unreadable = computed<string | null>(() => {
+  if (about.value && !about.value.source.live)
+    return "It is read from the running program, and this is a recording of one.";
+  const process = selected.value;
+  if (process && process.state !== "attached")
+    return `It is read from the running program, and this one is not traced any more (${process.state.replaceAll("_", " ")}).`;
+  return null;
+});
+
 /** Changes when the present has to be asked again. An earlier moment does not change. */
 export const fresh = computed(() => (view.value.at === null ? beat.value : -1));
 
 /** The node of the selected process, where many nodes are asked. */
 export const node = computed<string | null>(() => view.value.node ?? selected.value?.node ?? null);
 
+/** What was pushed of this kind about a process, the newest first. */
+export function heardOf(id: number, of: string | null, kind: string): Told[] {
+  return events.value.filter(
+    (event) => event.kind === kind && event.pid === id && (of === null || (event.node ?? null) === of),
+  );
+}
+
 /** Begins: reads the link, asks what there is, and listens. */
 export function begin(): void {
   const moved = () => {
+    if (waiting !== null) clearTimeout(waiting);
+    waiting = null;
     view.value = read(location.hash);
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener(
     "change",
     (event) => (systemIsDark.value = event.matches),
   );
+  // A link is followed from where one is.
+  addEventListener("click", settle, { capture: true });
   addEventListener("popstate", moved);
   addEventListener("hashchange", moved);
   effect(() => {
@@ -127,7 +167,7 @@ const MOST_EVENTS = 200;
 interface Pushed {
   list?: ListAnswer;
   devices?: DevicesAnswer;
-  fleet?: { nodes: { node: string; answer?: { list: ListAnswer; devices: DevicesAnswer } }[] };
+  fleet?: { nodes: (NodeReply & { answer?: { list: ListAnswer; devices: DevicesAnswer } })[] };
 }
 
 function listen(): void {
@@ -169,19 +209,20 @@ function told(pushed: Pushed): void {
     devices.value = pushed.devices;
     aboutError.value = null;
   }
-  const nodes = pushed.fleet?.nodes.filter((node) => node.answer) ?? [];
-  if (nodes.length > 0) {
-    const all = nodes.flatMap(({ node, answer }) =>
-      answer!.list.processes.filter(mine).map((process) => ({ ...process, node })),
-    );
-    const asOf = nodes[0]!.answer!.devices.as_of ?? null;
-    list.value = { processes: all, asOf };
-    devices.value = {
-      as_of: asOf ?? undefined,
-      devices: nodes.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
-      coverage: nodes.flatMap(({ answer }) => answer!.devices.coverage ?? []),
-    };
-  }
+  if (!pushed.fleet) return;
+  nodes.value = pushed.fleet.nodes;
+  const answered = pushed.fleet.nodes.filter((node) => node.answer);
+  if (answered.length === 0) return;
+  const all = answered.flatMap(({ node, answer }) =>
+    answer!.list.processes.filter(mine).map((process) => ({ ...process, node })),
+  );
+  const asOf = answered[0]!.answer!.devices.as_of ?? null;
+  list.value = { processes: all, asOf };
+  devices.value = {
+    as_of: asOf ?? undefined,
+    devices: answered.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
+    coverage: answered.flatMap(({ answer }) => answer!.devices.coverage ?? []),
+  };
 }
 
 function heard(event: Told): void {

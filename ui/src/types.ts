@@ -130,6 +130,8 @@ export interface Owner {
   blocks: Amount;
   place: string;
   address: Int;
+  /** Where blocks were asked for; not there from a daemon that is too old to tell. */
+  addresses?: Int[];
   evidence: string;
 }
 export interface OwnersAnswer extends Answered {
@@ -352,9 +354,19 @@ export interface DevicePool {
   fragmentation_of_free: number;
   unused_share: number;
 }
+export interface FailedAllocation {
+  device: number;
+  size_bytes: Int;
+  device_free_bytes: Maybe<Int>;
+  time_boot_ns: Int;
+  time_unix_ns: Int;
+  line: Maybe<CodeLine>;
+}
 export interface PoolAnswer extends Answered {
   devices: DevicePool[];
   ages_ns: Int[];
+  /** Not there from a daemon that is too old to tell. */
+  failed_allocations?: FailedAllocation[];
 }
 export interface GroupDiff {
   device: number;
@@ -380,6 +392,51 @@ export interface DiffAnswer extends Answered {
     went: Amount;
     stayed: Amount;
   }[];
+}
+/** What a node of a fleet said. */
+export interface NodeReply {
+  node: string;
+  address?: string;
+  error?: Maybe<{ code?: string; message?: string; hint?: Maybe<string> }>;
+}
+
+export interface RankRow {
+  rank: number;
+  node: string;
+  pid: number;
+  peak_allocated_bytes: Maybe<Int>;
+  allocated_bytes: Maybe<Int>;
+  peak_reserved_bytes: Maybe<Int>;
+  floor_bytes: Maybe<Int>;
+  grows: Maybe<boolean>;
+  growth_bytes_per_step: Maybe<number>;
+  step_median_ns: Maybe<Int>;
+}
+export interface RankFinding {
+  rank: number;
+  metric: string;
+  value: number;
+  peers_median: number;
+  confidence: Maybe<number>;
+}
+export interface RankedJob {
+  job: Maybe<string>;
+  ranks: RankRow[];
+  missing: { from: number; to: number }[];
+  twice: number[];
+  judgement: {
+    odd: {
+      rank: number;
+      findings: RankFinding[];
+      explained: Maybe<{ lines: { name: string; bytes: Int; peers_bytes: Int }[]; share: Maybe<number> }>;
+    }[];
+    comparisons: number;
+    not_judged: { metric: string; why: "none_alike" | { too_few: { known: number; needed: number } } }[];
+  };
+}
+export interface RanksAnswer extends Answered {
+  jobs: RankedJob[];
+  nodes: NodeReply[];
 }
 export interface About {
   version: string;

@@ -62,6 +62,9 @@ test("a link gives the same view again", () => {
   };
   assert.deepEqual(read(write(view)), view);
   assert.equal(write(FIRST), "#/now");
+  // A window of a recording of a snapshot: boot time is counted from 1970 there.
+  const since1970 = { ...FIRST, view: "time" as const, from: 1795766440187134700, to: 1795766442706934000 };
+  assert.deepEqual(read(write(since1970)), since1970);
   assert.deepEqual(read(""), FIRST);
 });
 
@@ -298,6 +301,6 @@ test("blocks in columns are put into their segments by address, and summed up", 
   assert.equal(picture.addressOf(0), "140311191879680");
   assert.deepEqual(picture.alike(2), { count: 1, bytes: 512 });
   assert.equal(picture.describe(2), "0x1200: 512 B, handed out, 8 s old, train.py:9 forward");
-  assert.deepEqual(picture.named, ["train.py:9", "train.py:9", "unknown", "not taken"]);
+  assert.deepEqual(picture.named, ["train.py:9", "train.py:9 → functional.py:50", "unknown", "not taken"]);
   assert.ok(Number.isNaN(picture.since[0]!) && Number.isNaN(picture.requested[0]!));
 });

@@ -4,8 +4,11 @@
 //! because people mean different things by the word. Refuses: time: a snapshot is one moment, and growth is the
 //! difference to another snapshot.
 
+use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment};
-use memscope_proto::v1::{Amount, DevicePool, PoolResponse, PoolShare, SizeClass};
+use memscope_proto::v1::{
+    Amount, DevicePool, FailedAllocation, PoolResponse, PoolShare, SizeClass,
+};
 use std::collections::BTreeMap;
 
 /// Upper ends (exclusive) of the groups of ages, in nanoseconds. Older blocks are one more group.
@@ -16,6 +19,9 @@ pub const AGES_NS: [u64; 5] = [
     3_600_000_000_000,
     86_400_000_000_000,
 ];
+
+/// Most failed allocations in an answer; the newest are told.
+const MOST_FAILED: usize = 200;
 
 /// Answers the question `pool`: how the memory of a snapshot is divided. `before` is an earlier snapshot of the same
 /// process to compare with.
@@ -35,7 +41,28 @@ pub fn pool(report: &SnapshotReport, before: Option<&SnapshotReport>) -> PoolRes
         devices: devices(report, before),
         process: Some(report.process.clone().into()),
         coverage,
+        failed_allocations: failed(report),
     }
+}
+
+/// The failed allocations of the trace, the newest first.
+fn failed(report: &SnapshotReport) -> Vec<FailedAllocation> {
+    let entries = report.trace.iter().rev();
+    let failed = entries.filter(|entry| entry.action == TraceAction::Oom);
+    let told = failed.take(MOST_FAILED).map(|entry| {
+        let stack = report.stacks.get(entry.stack as usize);
+        let mut frames = stack.iter().flat_map(|stack| &stack.frames);
+        FailedAllocation {
+            device: entry.device,
+            size_bytes: entry.size,
+            device_free_bytes: entry.addr,
+            time_boot_ns: entry.time_ns,
+            time_unix_ns: entry.unix_ns,
+            tid: entry.tid,
+            line: frames.find(|frame| frame.is_own()).map(Into::into),
+        }
+    });
+    told.collect()
 }
 
 /// Describes the devices of a snapshot, ordered by ordinal. `before` is an earlier snapshot of the same process to

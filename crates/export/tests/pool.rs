@@ -3,10 +3,12 @@
 
 mod common;
 
-use common::{block, report};
-use memscope_export::pool::{AGES_NS, devices};
-use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
+use common::{block, entry, report};
+use memscope_export::pool::{AGES_NS, devices, pool};
+use memscope_ledger::event::TraceAction;
+use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport, SnapshotTrace};
 use memscope_proto::v1::Amount;
+use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
 
 /// Size in units of 512, age in seconds (none: before the attach), requested known, state.
@@ -106,4 +108,41 @@ proptest! {
             prop_assert_eq!(device.idle_segments.unwrap().bytes, idle);
         }
     }
+}
+
+#[test]
+fn the_newest_failed_allocations_are_told() {
+    let mut snapshot = report();
+    snapshot.trace = (0..1_000)
+        .map(|number| SnapshotTrace {
+            time_ns: number,
+            unix_ns: 7_000 + number,
+            ..entry(
+                [TraceAction::Alloc, TraceAction::Oom][(number % 2) as usize],
+                1,
+                300,
+                (1 << 30) | number,
+            )
+        })
+        .collect();
+    let answer = pool(&snapshot, None);
+    let failed = &answer.failed_allocations;
+    assert_eq!(failed.len(), 200);
+    for (place, one) in failed.iter().enumerate() {
+        let number = 999 - 2 * place as u64;
+        assert_eq!(one.time_boot_ns, number);
+        assert_eq!(one.time_unix_ns, 7_000 + number);
+        assert_eq!((one.device, one.device_free_bytes), (1, 300));
+        assert_eq!(one.size_bytes, (1 << 30) | number);
+    }
+    snapshot.trace.clear();
+    assert!(pool(&snapshot, None).failed_allocations.is_empty());
+    Met {
+        what: "failed allocations in an answer about the pool",
+        most: constant("crates/export/src/pool.rs", "MOST_FAILED"),
+        beyond: "the newest are told",
+        told: "`oom_count` of Stats has the number of all",
+        test: "the_newest_failed_allocations_are_told",
+    }
+    .is_told();
 }

@@ -11,6 +11,10 @@ pub struct Live {
     pub categories: Vec<Row>,
     /// Whose it is.
     pub owners: Vec<Row>,
+    /// What the memory was for when most was handed out, most bytes first; empty if nobody could say it.
+    pub categories_at_peak: Vec<Row>,
+    /// Whose it was then.
+    pub owners_at_peak: Vec<Row>,
     /// What is to be said of leaks, in a sentence.
     pub leaks_headline: String,
     /// The lines that grow, or may.

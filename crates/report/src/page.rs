@@ -216,6 +216,13 @@ fn of_live(live: &Live) -> Markup {
             h3 { "Whose it is" }
             (rows(&live.owners, "Owner"))
         }
+        @if !live.owners_at_peak.is_empty() {
+            h2 { "What it was for at the peak" }
+            p.soft { "As `memscope-ctl owners --at peak` says it." }
+            (rows(&live.categories_at_peak, "Category"))
+            h3 { "Whose it was at the peak" }
+            (rows(&live.owners_at_peak, "Owner"))
+        }
         h2 { "Leaks" }
         p { (live.leaks_headline) }
         @if !live.leaks.is_empty() {

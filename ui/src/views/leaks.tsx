@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Nobody, Notes, Place, Section } from "../parts.tsx";
-import { beat, pid, node as nodeOf } from "../state.ts";
+import { beat, pid, unreadable, node as nodeOf } from "../state.ts";
 import type { CodeLine, LeakGroup, LeakLine, LeaksAnswer, StepsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -23,8 +23,11 @@ function Evidence({ id }: { id: number }): JSX.Element {
   const leaks = useAnswer<LeaksAnswer>(subject, slow(beat.value, 5), (signal) =>
     ask("Leaks", { pid: id, limit: 50, include_steady: true }, node, signal),
   );
-  const held = useAnswer<LeaksAnswer>(subject, slow(beat.value, 30), (signal) =>
-    ask("Leaks", { pid: id, limit: 10, holders: true }, node, signal),
+  const whyNot = unreadable.value;
+  const held = useAnswer<LeaksAnswer>(
+    subject,
+    whyNot ?? slow(beat.value, 30),
+    whyNot ? null : (signal) => ask("Leaks", { pid: id, limit: 10, holders: true }, node, signal),
   );
   const steps = useAnswer<StepsAnswer>(subject, slow(beat.value, 5), (signal) =>
     ask("Steps", { pid: id, limit: 4096 }, node, signal),
@@ -81,6 +84,7 @@ function Evidence({ id }: { id: number }): JSX.Element {
         />
       ))}
       {growing.length > 0 && <Floors steps={steps.value.answer} />}
+      {whyNot && growing.length > 0 && <p class="quiet">What holds it is not known. {whyNot}</p>}
       {held.value.answer && held.value.answer.holders.length > 0 && (
         <section class="card" aria-labelledby="h-held">
           <h3 id="h-held">What holds it</h3>
@@ -168,6 +172,7 @@ function OneLine({ line, groups }: { line: LeakLine; groups: LeakGroup[] }): JSX
         <Measure
           name="live"
           value={bytes(line.live_bytes)}
+          title={`${grouped(line.live_bytes)} bytes`}
           more={`${grouped(line.live_count)} blocks, the oldest ${nanoseconds(line.oldest_age_ns)} old`}
         />
         <Measure
@@ -217,18 +222,22 @@ function OneLine({ line, groups }: { line: LeakLine; groups: LeakGroup[] }): JSX
 function Measure({
   name,
   value,
+  title,
   more,
   meter,
 }: {
   name: string;
   value: string;
+  title?: string;
   more?: string;
   meter?: number;
 }): JSX.Element {
   return (
     <div class="measure">
       <span class="quiet">{name}</span>
-      <b class={value === "unknown" ? "unknown" : "number"}>{value}</b>
+      <b class={value === "unknown" ? "unknown" : "number"} data-fact={`leak: ${name}`} title={title}>
+        {value}
+      </b>
       {meter !== undefined && (
         <span class="meter" aria-hidden="true">
           <span style={{ width: `${meter * 100}%` }} />

@@ -8,10 +8,10 @@ import * as map from "../blockmap.ts";
 import { type Columns, type Picture, pictured } from "../columns.ts";
 import { asMoment } from "../hash.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
-import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
+import { fresh, go, list, pid, said, systemIsDark, unreadable, view, node as nodeOf } from "../state.ts";
 import type { HoldersAnswer, OwnersAnswer, StepsAnswer } from "../types.ts";
 import { address, bytes, clock, grouped, moment, nanoseconds } from "../units.ts";
-import { Fact, slow } from "./now.tsx";
+import { Fact, NAMES, slow } from "./now.tsx";
 
 const COLORS = [
   ["stack", "Stack"],
@@ -44,17 +44,21 @@ function Blocks({ id }: { id: number }): JSX.Element {
   const picture = useMemo(() => (answer ? pictured(answer) : null), [answer]);
   every.current = (picture?.blocks.count ?? 0) > MANY ? 60 : 4;
   const by = (COLORS.some(([word]) => word === color) ? color : "stack") as ColorBy;
+  const whyNot = unreadable.value;
+  const wantsOwners = by === "owner" && !whyNot;
   const owners = useAnswer<OwnersAnswer>(
     `${id} ${node} ${at}`,
-    by === "owner" ? 1 : 0,
-    by === "owner" ? (signal) => ask("Owners", { pid: id, limit: 2000, at: asMoment(at) }, node, signal) : null,
+    wantsOwners ? slow(fresh.value, 15) : "none",
+    wantsOwners ? (signal) => ask("Owners", { pid: id, blocks: true, at: asMoment(at) }, node, signal) : null,
   );
   const index = picture && chosen !== null ? picture.indexOf(chosen) : -1;
   return (
-    <Section title="Memory" state={state.value as State<Columns>} id="memory">
+    <Section title="Memory" state={state.value as State<Columns>} id="memory" earlier>
       <Moments id={id} />
       <div class="tools">
         <Choice label="Colour by" of={COLORS} value={by} set={(word) => go({ color: word }, true)} />
+        {owners.value.asking && !owners.value.answer && <span class="quiet">Asking the program's objects …</span>}
+        {by === "owner" && whyNot && <span class="quiet">{whyNot}</span>}
       </div>
       {picture && <BlockMap picture={picture} by={by} owners={owners.value.answer} chosen={index} />}
       {picture && (
@@ -210,7 +214,8 @@ function ramp(steps: number): number[] {
 
 interface Coloured {
   words: Uint32Array;
-  legend: { text: string; color: number }[];
+  /** With a name and exact bytes where the colour stands for a kind of blocks. */
+  legend: { text: string; color: number; name?: string; bytes?: number }[];
 }
 
 function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): Coloured {
@@ -256,12 +261,17 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
     kind.set(picture.stack);
     names.push(...picture.named);
   } else {
-    for (const owner of owners?.owners ?? []) {
-      const found = picture.indexOf(String(owner.address));
-      if (found < 0) continue;
-      let at = names.indexOf(owner.category);
-      if (at < 0) at = names.push(owner.category) - 1;
-      kind[found] = at;
+    const found = new Map<string, string>();
+    // A daemon that is too old to tell them all tells the largest of each use.
+    for (const owner of owners?.owners ?? [])
+      for (const one of owner.addresses?.length ? owner.addresses : [owner.address])
+        found.set(String(one), owner.category);
+    const places = new Map<string, number>();
+    for (let i = 0; i < blocks.count && found.size > 0; i++) {
+      const category = blocks.state[i] === 1 ? found.get(picture.addressOf(i)) : undefined;
+      if (category === undefined) continue;
+      if (!places.has(category)) places.set(category, names.push(NAMES[category] ?? category) - 1);
+      kind[i] = places.get(category)!;
     }
   }
   const sums = new Float64Array(names.length + 1);
@@ -274,7 +284,12 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
   const colorOf = new Uint32Array(names.length).fill(other);
   order.slice(0, colors.length).forEach((at, rank) => {
     colorOf[at] = colors[rank]!;
-    legend.push({ text: `${names[at]} (${bytes(sums[at]!)})`, color: colors[rank]! });
+    legend.push({
+      text: `${names[at]} (${bytes(sums[at]!)})`,
+      color: colors[rank]!,
+      name: names[at]!,
+      bytes: sums[at]!,
+    });
   });
   for (let i = 0; i < blocks.count; i++) words[i] = kind[i]! < 0 ? other : colorOf[kind[i]!]!;
   const rest = order.slice(colors.length).reduce((sum, at) => sum + sums[at]!, 0);
@@ -283,7 +298,9 @@ function coloured(picture: Picture, by: ColorBy, owners: OwnersAnswer | null): C
     legend.push({
       text:
         by === "owner"
-          ? `not the largest block of a use (${bytes(sums[names.length]!)})`
+          ? owners
+            ? `not told, or not the same block any more (${bytes(sums[names.length]!)})`
+            : `not known (${bytes(sums[names.length]!)})`
           : `no stack known (${bytes(sums[names.length]!)})`,
       color: other,
     });
@@ -558,7 +575,11 @@ function BlockMap({
       </p>
       <ul class="legend">
         {colors.legend.map((one) => (
-          <li key={one.text}>
+          <li
+            key={one.text}
+            data-name={one.name}
+            title={one.bytes === undefined ? undefined : `${grouped(one.bytes)} bytes`}
+          >
             <span class="swatch" aria-hidden="true" style={{ background: hex(one.color) }} />
             {one.text}
           </li>
@@ -607,7 +628,7 @@ function Life({ id, picture, block }: { id: number; picture: Picture; block: num
   const holders = useAnswer<HoldersAnswer>(
     `${id} ${node} ${where}`,
     0,
-    handedOut && at === null
+    handedOut && at === null && !unreadable.value
       ? (signal) => ask("Holders", { pid: id, addresses: [where], limit: 5 }, node, signal)
       : null,
   );
@@ -676,8 +697,10 @@ function Life({ id, picture, block }: { id: number; picture: Picture; block: num
         <p class="unknown">stack unknown</p>
       )}
       {handedOut && <h4>Held by</h4>}
-      {handedOut && at !== null && (
-        <p class="quiet">Holders are read from the running program, so only of the present moment.</p>
+      {handedOut && (at !== null || unreadable.value) && (
+        <p class="quiet">
+          {unreadable.value ?? "It is read from the running program, so it is known of the present moment only."}
+        </p>
       )}
       <Failed error={holders.value.error} />
       {holders.value.asking && <p class="quiet">Reading the program's objects …</p>}

@@ -13,16 +13,18 @@ import {
   hrefTo,
   list,
   pid,
+  nodes,
   selected,
+  unreadable,
   view,
   node as nodeOf,
 } from "../state.ts";
 import { asMoment } from "../hash.ts";
-import type { LeaksAnswer, MachineDevice, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
+import type { LeaksAnswer, MachineDevice, NodeReply, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 
 /** How a category of owners is coloured: each kind has its colour and, in the legend, its name. */
-const KINDS: Record<string, string> = {
+export const KINDS: Record<string, string> = {
   weights: "1",
   gradients: "2",
   optimizer_state: "3",
@@ -32,7 +34,11 @@ const KINDS: Record<string, string> = {
   program: "7",
   communication: "8",
 };
-const NAMES: Record<string, string> = {
+/** Uses in the table of a device. */
+const MOST_USES = 12;
+/** Nodes without an answer that are named. */
+const MOST_SILENT = 20;
+export const NAMES: Record<string, string> = {
   optimizer_state: "optimizer state",
   kv_cache: "KV cache",
   came_meanwhile: "came meanwhile",
@@ -53,10 +59,11 @@ export function Now(): JSX.Element {
     beat.value,
     id === null ? null : (signal) => ask("Stats", { pid: id }, node, signal),
   );
+  const whyNot = unreadable.value;
   const owners = useAnswer<OwnersAnswer>(
     `${id} ${node} ${at}`,
-    slow(fresh.value, 10),
-    id === null ? null : (signal) => ask("Owners", { pid: id, limit: 40, at: asMoment(at) }, node, signal),
+    whyNot ?? slow(fresh.value, 10),
+    id === null || whyNot ? null : (signal) => ask("Owners", { pid: id, limit: 40, at: asMoment(at) }, node, signal),
   );
   const all = list.value?.processes;
   return (
@@ -73,8 +80,13 @@ export function Now(): JSX.Element {
             <DeviceCard key={`${device.node} ${device.kind} ${device.name}`} device={device} />
           ))}
         </div>
+        <Silent nodes={nodes.value} />
         {devices.value && devices.value.devices.length === 0 && (
-          <p class="quiet">No traced process has used a device yet.</p>
+          <p class="quiet">
+            {about.value?.source.live
+              ? "No process that is traced now holds memory of a device."
+              : "At the end of this recording, no process was traced that held memory of a device."}
+          </p>
         )}
         <Notes of={[devices.value]} />
       </section>
@@ -87,7 +99,8 @@ export function Now(): JSX.Element {
       {id !== null && (
         <>
           <Found leaks={leaks.value.answer} state={leaks.value} />
-          <Section title="What the memory is for" state={owners.value} id="owners">
+          <Section title="What the memory is for" state={whyNot ? undefined : owners.value} id="owners" earlier>
+            {whyNot && <p class="quiet">{whyNot}</p>}
             {owners.value.answer?.devices.map((device) => (
               <Owned key={device.device} answer={owners.value.answer!} device={device} />
             ))}
@@ -99,6 +112,28 @@ export function Now(): JSX.Element {
         </>
       )}
     </>
+  );
+}
+
+/** The nodes of a fleet that did not answer, so that nobody takes the others for all. */
+export function Silent({ nodes }: { nodes: NodeReply[] }): JSX.Element | null {
+  const silent = nodes.filter((node) => node.error);
+  if (silent.length === 0) return null;
+  return (
+    <aside class="notes" aria-label="Nodes that did not answer" data-fact="silent">
+      <h3>
+        {grouped(silent.length)} of {grouped(nodes.length)} nodes did not answer; nothing here is about{" "}
+        {silent.length === 1 ? "it" : "them"}
+      </h3>
+      <ul>
+        {silent.slice(0, MOST_SILENT).map((node) => (
+          <li key={node.node} class="limits">
+            <b>{node.node}</b> {node.error?.message}
+          </li>
+        ))}
+      </ul>
+      {silent.length > MOST_SILENT && <p>and {grouped(silent.length - MOST_SILENT)} more</p>}
+    </aside>
   );
 }
 
@@ -162,7 +197,7 @@ function alarm(
   const worst = leaks?.lines.find((line) => line.verdict === "growing");
   const running = mine?.state === "attached";
   const oomsText =
-    ooms > 0 ? `It ran out of memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`} since the attach.` : undefined;
+    ooms > 0 ? `It ran out of memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`} while it was watched.` : undefined;
   if (mine && worst) {
     const per = worst.growth_bytes_per_step
       ? `${bytes(Math.round(worst.growth_bytes_per_step))} with each step`
@@ -192,17 +227,21 @@ function alarm(
     };
   }
   const others = all.filter((process) => Number(process.growing_lines) > 0);
-  if (others.length > 0)
-    return {
-      level: "warn",
-      text: `${who(others[0]!)} keeps more and more memory.`,
-      more: `${grouped(others.length)} of ${grouped(all.length)} processes have a line that grows.`,
-    };
+  const growing =
+    others.length > 0
+      ? `${who(others[0]!)} keeps more and more memory: ${grouped(others.length)} of ${grouped(all.length)} processes ${others.length === 1 ? "has" : "have"} a line that grows.`
+      : "Nothing is known to grow.";
   if (mine && ooms > 0)
     return {
       level: "bad",
       text: `${who(mine)} ran out of device memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`}.`,
-      more: "Nothing is known to grow.",
+      more: growing,
+    };
+  if (others.length > 0)
+    return {
+      level: "warn",
+      text: `${who(others[0]!)} keeps more and more memory.`,
+      more: `${grouped(others.length)} of ${grouped(all.length)} processes ${others.length === 1 ? "has" : "have"} a line that grows.`,
     };
   const traced = all.filter((process) => process.state === "attached");
   if (leaks?.young)
@@ -422,6 +461,9 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
   if (device.unexplained_bytes != null)
     pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
   const total = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
+  const uses = answer.owners.filter((owner) => owner.device === device.device);
+  // What is in the answer and not in the table; what the answer has left out is of all devices together.
+  const rest = uses.slice(MOST_USES);
   return (
     <div class="owned">
       <h3>
@@ -433,7 +475,7 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
       <Bar label={`Device ${device.device ?? "unknown"}`} pieces={pieces} total={total} />
       <Table
         caption={`Uses of device ${device.device ?? "unknown"}`}
-        rows={answer.owners.filter((owner) => owner.device === device.device).slice(0, 12)}
+        rows={uses.slice(0, MOST_USES)}
         empty="Nothing is known."
         columns={[
           { name: "Use", by: (owner) => owner.category, cell: (owner) => NAMES[owner.category] ?? owner.category },
@@ -460,9 +502,11 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
           },
         ]}
       />
-      {Number(answer.more) > 0 && (
+      {rest.length + Number(answer.more) > 0 && (
         <p class="quiet">
-          {grouped(answer.more)} more uses with {bytes(answer.more_bytes)} are not shown.
+          {grouped(rest.length + Number(answer.more))} more uses with{" "}
+          {bytes(rest.reduce((sum, owner) => sum + Number(owner.blocks.bytes), Number(answer.more_bytes)))} are not shown
+          {Number(answer.more) > 0 && answer.devices.length > 1 ? ", of all devices" : ""}.
         </p>
       )}
     </div>
@@ -498,9 +542,13 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
             <Fact
               name="ran out of memory"
               value={
-                <>
-                  <Count of={device.oom_count} /> times
-                </>
+                Number(device.oom_count) === 1 ? (
+                  "once"
+                ) : (
+                  <>
+                    <Count of={device.oom_count} /> times
+                  </>
+                )
               }
             />
           </dl>

@@ -3,11 +3,15 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
-import { Bytes, Count, Nobody, Notes, Section, Table } from "../parts.tsx";
-import { beat, events, fresh, hrefTo, pid, view, node as nodeOf } from "../state.ts";
-import type { PoolAnswer, StatsAnswer } from "../types.ts";
-import { type Int, bytes, grouped, moment, percent } from "../units.ts";
+import { Bytes, Count, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
+import { beat, fresh, heardOf, hrefTo, pid, view, node as nodeOf } from "../state.ts";
+import type { FailedAllocation, PoolAnswer, StatsAnswer } from "../types.ts";
+import { type Int, bytes, clock, grouped, moment, percent } from "../units.ts";
 import { slow } from "./now.tsx";
+
+/** What a link from a failed allocation shows of the course before and after it, nanoseconds. */
+const BEFORE_NS = 10e9;
+const AFTER_NS = 1e9;
 
 export function Oom(): JSX.Element {
   const id = pid.value;
@@ -24,93 +28,70 @@ function Failures({ id }: { id: number }): JSX.Element {
     ask("Pool", { pid: id, at: asMoment(at) }, node, signal),
   );
   const answer = stats.value.answer;
-  const failed = events.value.filter(
-    (event) => event.pid === id && (event.kind === "oom" || (event.kind === "trace" && event.body.action === "oom")),
-  );
+  const failed = at === null ? failures(id, node, pool.value.answer) : (pool.value.answer?.failed_allocations ?? []);
   const count = answer?.devices.reduce((sum, device) => sum + Number(device.oom_count), 0) ?? 0;
-  const asked = failed.map((event) => Number(event.body.size_bytes ?? NaN)).filter((size) => size > 0);
-  const most = asked.length ? Math.max(...asked) : null;
   return (
     <>
       <Section title="Out of memory" state={stats.value} id="oom">
         {answer && (
           <p class="lead">
             {count === 0 ? (
-              "The allocator has reported no failed allocation since the attach."
+              "The allocator has reported no failed allocation while it was watched."
             ) : (
               <>
                 The allocator reported <b data-fact="ooms">{grouped(count)}</b> failed{" "}
-                {count === 1 ? "allocation" : "allocations"} since the attach.
+                {count === 1 ? "allocation" : "allocations"} while it was watched.
               </>
             )}
           </p>
         )}
-        {answer && (
-          <Table
-            caption="Failed calls of the driver"
-            rows={answer.failures}
-            empty="No call of the driver failed."
-            columns={[
-              { name: "Function", by: (row) => row.function, cell: (row) => <code>{row.function}</code> },
-              { name: "Status", number: true, by: (row) => row.status, cell: (row) => row.status },
-              { name: "Times", number: true, by: (row) => Number(row.count), cell: (row) => <Count of={row.count} /> },
-              {
-                name: "Asked for, together",
-                number: true,
-                by: (row) => Number(row.bytes),
-                cell: (row) => <Bytes of={row.bytes} />,
-              },
-            ]}
-          />
+        {answer && count > 0 && pool.value.answer && (
+          <>
+            <h3>Failed allocations, the newest first</h3>
+            {failed.length > 0 && <FailedTable failed={failed} />}
+            {at === null && failed.length < count && (
+              <p class="quiet">
+                {failed.length === 0 ? "None of them is" : `${grouped(count - failed.length)} earlier ones are not`} in
+                what is kept of the trace.
+              </p>
+            )}
+            {at !== null && <p class="quiet">Those that the trace had at that earlier moment.</p>}
+          </>
         )}
-        <h3>While this page was open</h3>
-        <Table
-          caption="Failed allocations while this page was open"
-          rows={failed}
-          empty="None."
-          columns={[
-            {
-              name: "When",
-              by: (event) => Number(event.time_boot_ns),
-              cell: (event) =>
-                event.time_unix_ns === null ? (
-                  <span class="unknown">unknown</span>
-                ) : (
-                  <a
-                    href={hrefTo({
-                      view: "time",
-                      at: String(event.time_unix_ns),
-                      from: event.time_boot_ns === null ? null : Math.max(0, Number(event.time_boot_ns) - 10e9),
-                      to: event.time_boot_ns === null ? null : Number(event.time_boot_ns) + 1e9,
-                    })}
-                  >
-                    {moment(event.time_unix_ns)}
-                  </a>
-                ),
-            },
-            {
-              name: "Asked for",
-              number: true,
-              by: (event) => Number(event.body.size_bytes ?? 0),
-              cell: (event) => <Bytes of={event.body.size_bytes as Int | undefined} />,
-            },
-            {
-              name: "Allocated then",
-              number: true,
-              cell: (event) => <Bytes of={event.body.total_allocated_bytes as Int | undefined} />,
-            },
-            {
-              name: "Reserved then",
-              number: true,
-              cell: (event) => <Bytes of={event.body.total_reserved_bytes as Int | undefined} />,
-            },
-          ]}
-        />
+        {answer && (count > 0 || answer.failures.length > 0) && (
+          <>
+            <h3>Failed calls of the driver</h3>
+            <Table
+              caption="Failed calls of the driver"
+              rows={answer.failures}
+              empty="No call of the driver failed."
+              columns={[
+                { name: "Function", by: (row) => row.function, cell: (row) => <code>{row.function}</code> },
+                { name: "Status", number: true, by: (row) => row.status, cell: (row) => row.status },
+                {
+                  name: "Times",
+                  number: true,
+                  by: (row) => Number(row.count),
+                  cell: (row) => <Count of={row.count} />,
+                },
+                {
+                  name: "Asked for, together",
+                  number: true,
+                  by: (row) => Number(row.bytes),
+                  cell: (row) => <Bytes of={row.bytes} />,
+                },
+              ]}
+            />
+          </>
+        )}
       </Section>
-      <Section title="What would have had room" state={pool.value} id="pool">
+      <Section title={at === null ? "What has room now" : "What had room then"} state={pool.value} id="pool" earlier>
         <div class="cards">
           {pool.value.answer?.devices.map((device) => {
             const stat = answer?.devices.find((one) => one.device === device.device);
+            // What is free on the device is known of the present only.
+            const free = at === null ? (stat?.free_bytes ?? null) : null;
+            const asked = failed.filter((one) => one.device === device.device).map((one) => Number(one.size_bytes));
             return (
               <article class="card" key={device.device}>
                 <h3>Device {device.device}</h3>
@@ -123,35 +104,112 @@ function Failures({ id }: { id: number }): JSX.Element {
                   </div>
                   <div class="fact">
                     <dt>free in the pool</dt>
-                    <dd>
-                      <Bytes of={device.free.bytes} /> in <Count of={device.free.count} /> pieces
+                    <dd data-fact="free in the pool">
+                      <Bytes of={device.free.bytes} /> in <Count of={device.free.count} />{" "}
+                      {Number(device.free.count) === 1 ? "piece" : "pieces"}
                     </dd>
                   </div>
                   <div class="fact">
-                    <dt>free on the device</dt>
-                    <dd>
-                      <Bytes of={stat?.free_bytes} />
+                    <dt>free on the device, as last seen</dt>
+                    <dd data-fact="free on the device">
+                      <Bytes of={free} />
                     </dd>
                   </div>
                   <div class="fact">
                     <dt>segments that nobody uses</dt>
-                    <dd>
+                    <dd data-fact="idle segments">
                       <Bytes of={device.idle_segments.bytes} />
                     </dd>
                   </div>
                   <div class="fact">
                     <dt>free outside the largest piece</dt>
-                    <dd>{percent(device.fragmentation_of_free)}</dd>
+                    <dd data-fact="fragmentation">{percent(device.fragmentation_of_free)}</dd>
                   </div>
                 </dl>
-                <Advice device={device} free={stat?.free_bytes ?? null} most={most} />
+                <Advice device={device} free={free} most={asked.length ? Math.max(...asked) : null} />
               </article>
             );
           })}
         </div>
+        {pool.value.answer?.devices.length === 0 && <p>No segment is known on any device.</p>}
         <Notes of={[answer, pool.value.answer]} />
       </Section>
     </>
+  );
+}
+
+/** The failed allocations of the trace; of a process without a trace those that were pushed while the page was open. */
+export function failures(id: number, node: string | null, pool: PoolAnswer | null): FailedAllocation[] {
+  const told = pool?.failed_allocations ?? [];
+  if (told.length > 0) return told;
+  return heardOf(id, node, "oom").flatMap((event) =>
+    event.time_boot_ns === null || event.time_unix_ns === null
+      ? []
+      : {
+          device: Number(event.body.device),
+          size_bytes: event.body.size_bytes as Int,
+          device_free_bytes: null,
+          time_boot_ns: event.time_boot_ns,
+          time_unix_ns: event.time_unix_ns,
+          line: null,
+        },
+  );
+}
+
+function FailedTable({ failed }: { failed: FailedAllocation[] }): JSX.Element {
+  const several = new Set(failed.map((one) => one.device)).size > 1;
+  return (
+    <Table
+      caption="Failed allocations"
+      rows={failed}
+      columns={[
+        {
+          name: "When",
+          by: (one) => Number(one.time_boot_ns),
+          cell: (one) => (
+            <a
+              class="number"
+              title={moment(one.time_unix_ns)}
+              href={hrefTo({
+                view: "time",
+                at: String(one.time_unix_ns),
+                from: Math.max(0, Number(one.time_boot_ns) - BEFORE_NS),
+                to: Number(one.time_boot_ns) + AFTER_NS,
+              })}
+            >
+              {moment(one.time_unix_ns).slice(0, 10)} {clock(one.time_unix_ns)} UTC
+            </a>
+          ),
+        },
+        { name: "Where", by: (one) => one.line?.file ?? null, cell: (one) => <Place line={one.line} /> },
+        ...(several
+          ? [
+              {
+                name: "Device",
+                number: true,
+                by: (one: FailedAllocation) => one.device,
+                cell: (one: FailedAllocation) => one.device,
+              },
+            ]
+          : []),
+        {
+          name: "Asked for",
+          number: true,
+          by: (one) => Number(one.size_bytes),
+          cell: (one) => <Bytes of={one.size_bytes} />,
+        },
+        {
+          name: "Free on the device then",
+          number: true,
+          by: (one) => (one.device_free_bytes == null ? null : Number(one.device_free_bytes)),
+          cell: (one) => <Bytes of={one.device_free_bytes} />,
+        },
+        {
+          name: "",
+          cell: (one) => <a href={hrefTo({ view: "memory", at: String(one.time_unix_ns) })}>Memory then</a>,
+        },
+      ]}
+    />
   );
 }
 
@@ -170,13 +228,13 @@ function Advice({
     const all = Number(device.free.bytes) + Number(free);
     if (all < most)
       says.push(
-        `The largest request, ${bytes(most)}, is more than all that is free now (${bytes(all)}): only less memory in use, or a smaller request, helps.`,
+        `The largest request, ${bytes(most)}, is more than all that is free (${bytes(all)}): only less memory in use, or a smaller request, helps.`,
       );
     else if (Number(device.largest_free_bytes) < most && Number(free) < most)
       says.push(
         `${bytes(most)} would fit into what is free together (${bytes(all)}), but into no piece: expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or torch.cuda.empty_cache() before, may make room.`,
       );
-    else says.push(`A request of ${bytes(most)} would have room now.`);
+    else says.push(`A request of ${bytes(most)} would have room.`);
   }
   if (Number(device.idle_segments.bytes) > 0)
     says.push(`torch.cuda.empty_cache() would give ${bytes(device.idle_segments.bytes)} back to the driver.`);

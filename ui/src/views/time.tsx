@@ -6,16 +6,30 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { ask, useAnswer } from "../ask.ts";
-import { Bytes, Choice, Failed, Nobody, Notes, Table } from "../parts.tsx";
-import { beat, events, go, hrefTo, pid, systemIsDark, view, node as nodeOf } from "../state.ts";
+import { Bytes, Choice, Failed, Nobody, Notes, Table, short } from "../parts.tsx";
+import { beat, go, heardOf, hrefTo, pid, systemIsDark, view, node as nodeOf } from "../state.ts";
 import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../tiles.ts";
-import type { FluctuationAnswer, Interval, LeaksAnswer, MarksAnswer, NamedMoment, StepsAnswer } from "../types.ts";
+import type {
+  FluctuationAnswer,
+  Interval,
+  LeaksAnswer,
+  MarksAnswer,
+  NamedMoment,
+  PoolAnswer,
+  StepsAnswer,
+} from "../types.ts";
 import { bytes, clock, grouped, nanoseconds } from "../units.ts";
 import { slow } from "./now.tsx";
+import { failures } from "./oom.tsx";
 
 /** Intervals of one tile: about as many as the screen has pixels for it. */
 const INTERVALS = 600;
 const MOST_TILES = 120;
+/** So many intervals of the whole course are enough while more than this share of it is on the screen. */
+const FINE_ENOUGH = 250;
+const MOST_OF_IT = 0.6;
+/** Rows of the table that says the same as a chart. */
+const MOST_ROWS = 200;
 /** Height of a chart, pixels. */
 const HEIGHT = 300;
 /** Questions that are under way at a time. */
@@ -41,6 +55,8 @@ class Known {
   /** What has to be added to boot time to have nanoseconds since 1970. */
   offset = 0n;
   answer: FluctuationAnswer | null = null;
+  /** Into how many intervals the whole course is cut. */
+  private coarse = 0;
   private asked = new Map<string, AbortController>();
 
   constructor(
@@ -62,6 +78,7 @@ class Known {
         controller.signal,
       );
       this.take(answer);
+      this.coarse = Math.max(0, ...answer.devices.map((device) => device.intervals.length));
       const [from, to] = this.all ?? [0, 1];
       let level = needed(from, to).level;
       // The smallest tile that has all in it.
@@ -78,7 +95,8 @@ class Known {
 
   private take(answer: FluctuationAnswer): void {
     this.answer = answer;
-    const now = Number(answer.as_of_boot_ns);
+    // Of a process that has ended nothing comes any more.
+    const now = Number(answer.process?.ended_boot_ns ?? answer.as_of_boot_ns);
     this.offset = BigInt(answer.as_of ?? 0) - BigInt(answer.as_of_boot_ns ?? 0);
     const first = Math.min(
       ...answer.devices.map((device) => Number(device.overall.from_boot_ns)).filter((ns) => ns > 0),
@@ -92,6 +110,9 @@ class Known {
     const { level, first, last } = needed(from, to);
     const indices: number[] = [];
     if (!this.all) return { level, indices };
+    // The course that is known from the beginning is as fine as the screen while most of it is seen. To be finer, all of the journal would
+    // have to be read.
+    if (this.coarse >= FINE_ENOUGH && to - from > (this.all[1] - this.all[0]) * MOST_OF_IT) return { level, indices };
     for (let index = first; index <= last; index++) {
       const [begin, end] = bounds(level, index);
       if (end <= this.all[0] || begin >= this.all[1]) continue;
@@ -173,6 +194,8 @@ interface Sign {
   boot: number;
   kind: "mark" | "oom" | "finding";
   text: string;
+  /** Where it concerns one device only. */
+  device?: number;
 }
 
 export function Time(): JSX.Element {
@@ -214,7 +237,11 @@ function Course({ id }: { id: number }): JSX.Element {
   const leaks = useAnswer<LeaksAnswer>(`${id} ${node}`, slow(beat.value, 5), (signal) =>
     ask("Leaks", { pid: id, limit: 10 }, node, signal),
   );
-  const signs = signsOf(id, marks.value.answer, it);
+  // The trace in the answer about the pool has the failed allocations, also those from before the page was open.
+  const pool = useAnswer<PoolAnswer>(`${id} ${node}`, heardOf(id, node, "oom").length, (signal) =>
+    ask("Pool", { pid: id }, node, signal),
+  );
+  const signs = signsOf(id, node, marks.value.answer, pool.value.answer);
   const move = (next: [number, number] | null, replace = true) => {
     if (!next || !all || next[1] - next[0] >= all[1] - all[0]) go({ from: null, to: null }, replace);
     else go({ from: next[0], to: next[1] }, replace);
@@ -241,13 +268,14 @@ function Course({ id }: { id: number }): JSX.Element {
     event.preventDefault();
   };
   const devices = it.devices().filter((one) => device === null || one === device);
+  const isWaiting = window !== null && it.wanted(window[0], window[1]).indices.length > 0 && !error.value;
   return (
     <>
       <section
         class="section"
         aria-labelledby="h-time"
         data-id="time"
-        aria-busy={window && it.wanted(window[0], window[1]).indices.length > 0 && !error.value ? "true" : "false"}
+        aria-busy={isWaiting ? "true" : "false"}
       >
         <div class="head">
           <h2 id="h-time">Memory over time</h2>
@@ -255,6 +283,7 @@ function Course({ id }: { id: number }): JSX.Element {
             <p class="asof" data-fact="window">
               {clock(it.unix(window[0]).toString())} – {clock(it.unix(window[1]).toString())} UTC ·{" "}
               {nanoseconds(window[1] - window[0])}
+              {isWaiting && " · finer numbers are being read"}
             </p>
           )}
         </div>
@@ -437,29 +466,45 @@ function Course({ id }: { id: number }): JSX.Element {
   );
 }
 
-function signsOf(id: number, marks: MarksAnswer | null, it: Known): Sign[] {
+function signsOf(id: number, node: string | null, marks: MarksAnswer | null, pool: PoolAnswer | null): Sign[] {
   const signs: Sign[] = (marks?.marks ?? []).map((mark: NamedMoment) => ({
     boot: Number(mark.time_boot_ns),
     kind: "mark" as const,
     text: mark.name,
   }));
-  for (const event of events.value) {
-    if (event.pid !== id || event.time_boot_ns === null) continue;
-    if (event.kind === "oom" || (event.kind === "trace" && event.body.action === "oom"))
-      signs.push({
-        boot: Number(event.time_boot_ns),
-        kind: "oom",
-        text: `failed: ${event.body.size_bytes ? bytes(event.body.size_bytes as number) : "size unknown"}`,
-      });
-    if (event.kind === "finding")
-      signs.push({
-        boot: Number(event.time_boot_ns),
-        kind: "finding",
-        text: `${event.body.withdrawn ? "withdrawn: " : ""}${String(event.body.file ?? "")}:${String(event.body.line ?? "")}`,
-      });
+  for (const one of failures(id, node, pool)) {
+    const where = one.line ? ` at ${short(one.line.file)}:${one.line.line}` : "";
+    const text = `failed: ${bytes(one.size_bytes)}${where}`;
+    signs.push({ boot: Number(one.time_boot_ns), kind: "oom", text, device: one.device });
   }
-  void it;
+  for (const event of heardOf(id, node, "finding")) {
+    if (event.time_boot_ns === null) continue;
+    signs.push({
+      boot: Number(event.time_boot_ns),
+      kind: "finding",
+      text: `${event.body.withdrawn ? "withdrawn: " : ""}${String(event.body.file ?? "")}:${String(event.body.line ?? "")}`,
+    });
+  }
   return signs;
+}
+
+/** The same course in fewer intervals, as many as a table can have. */
+function fewer(course: Span[]): Span[] {
+  const stride = Math.max(1, Math.ceil(course.length / MOST_ROWS));
+  const some: Span[] = [];
+  for (let i = 0; i < course.length; i += stride) {
+    const group = course.slice(i, i + stride);
+    const of = (name: keyof Span, how: (...values: number[]) => number) => how(...group.map((span) => span[name]));
+    some.push({
+      from: of("from", Math.min),
+      to: of("to", Math.max),
+      minAllocated: of("minAllocated", Math.min),
+      maxAllocated: of("maxAllocated", Math.max),
+      minReserved: of("minReserved", Math.min),
+      maxReserved: of("maxReserved", Math.max),
+    });
+  }
+  return some;
 }
 
 function Alternative({
@@ -474,26 +519,9 @@ function Alternative({
   signs: Sign[];
 }): JSX.Element {
   const open = useSignal(false);
-  const rows = open.value
-    ? devices.flatMap((device) => it.course(device, window[0], window[1]).map((span) => ({ device, span })))
+  const some = open.value
+    ? devices.flatMap((device) => fewer(it.course(device, window[0], window[1])).map((span) => ({ device, span })))
     : [];
-  const stride = Math.max(1, Math.ceil(rows.length / 200));
-  const some: { device: number | null; span: Span }[] = [];
-  for (let i = 0; i < rows.length; i += stride) {
-    const group = rows.slice(i, i + stride).filter((row) => row.device === rows[i]!.device);
-    const of = (name: keyof Span, how: (...values: number[]) => number) => how(...group.map((row) => row.span[name]));
-    some.push({
-      device: rows[i]!.device,
-      span: {
-        from: of("from", Math.min),
-        to: of("to", Math.max),
-        minAllocated: of("minAllocated", Math.min),
-        maxAllocated: of("maxAllocated", Math.max),
-        minReserved: of("minReserved", Math.min),
-        maxReserved: of("maxReserved", Math.max),
-      },
-    });
-  }
   return (
     <details class="alternative" onToggle={(event) => (open.value = event.currentTarget.open)}>
       <summary>The same as a table</summary>
@@ -611,7 +639,7 @@ function Plot(props: PlotProps): JSX.Element {
     const options: uPlot.Options = {
       width: Math.max(200, host.clientWidth),
       height: HEIGHT,
-      padding: [10, 8, 0, 0],
+      padding: [10, 26, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false, setScale: false }, points: { show: false }, y: false },
       scales: {
@@ -629,6 +657,7 @@ function Plot(props: PlotProps): JSX.Element {
           ticks: { stroke: ink("--line"), width: 1 },
           incrs: LENGTHS,
           space: 90,
+          size: 30,
           font: "11px system-ui",
           values: (_, splits, __, ___, step) => splits.map((split) => axisTime(split, step)),
         },
@@ -752,6 +781,7 @@ function overlay(chart: uPlot, props: PlotProps, seconds: (boot: number) => numb
   ctx.textAlign = "center";
   for (const sign of props.signs) {
     if (sign.boot < props.window[0] || sign.boot > props.window[1]) continue;
+    if (sign.device !== undefined && sign.device !== props.device) continue;
     ctx.fillStyle = ink(sign.kind === "mark" ? "--ink-2" : sign.kind === "oom" ? "--bad" : "--warn");
     ctx.fillText(sign.kind === "mark" ? "▼" : sign.kind === "oom" ? "✕" : "◆", x(sign.boot), top + 12 * ratio);
   }

@@ -8,7 +8,7 @@ import { asMoment } from "../hash.ts";
 import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
 import { isOwn } from "../frames.ts";
-import { fresh, go, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
+import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
 import { bytes, clock, grouped, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -73,7 +73,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
   );
   return (
     <>
-      <Section title="Whose memory it is" state={stacks.value} id="whose">
+      <Section title="Whose memory it is" state={stacks.value} id="whose" earlier>
         <div class="tools">
           <Choice label="What is counted" of={METRICS} value={metric} set={(word) => go({ metric: word })} />
           {metric === "growth" && <Base />}
@@ -84,7 +84,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
           <p class="quiet">{grouped(stacks.value.answer.omitted)} smaller stacks are not drawn.</p>
         )}
       </Section>
-      <Section title="As a table" state={by === "stack" ? stacks.value : groups.value} id="stacks-table">
+      <Section title="As a table" state={by === "stack" ? stacks.value : groups.value} id="stacks-table" earlier>
         <div class="tools">
           <Choice label="Summed up by" of={GROUPS} value={by} set={(word) => go({ by: word }, true)} />
           <Filter label="Filter" />
@@ -95,7 +95,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
         <Notes of={[stacks.value.answer, groups.value.answer]} />
       </Section>
       {metric === "growth" && base !== null && (
-        <Section title="What came and what went" state={diff.value} id="diff">
+        <Section title="What came and what went" state={diff.value} id="diff" earlier>
           {diff.value.answer && <Difference answer={diff.value.answer} />}
           <Notes of={[diff.value.answer]} />
         </Section>
@@ -108,8 +108,9 @@ function Stacks({ id }: { id: number }): JSX.Element {
 function Base(): JSX.Element {
   const { base } = view.value;
   const text = useSignal("");
-  const ago = (seconds: number) =>
-    go({ base: String(BigInt(Date.now()) * 1_000_000n - BigInt(seconds) * 1_000_000_000n) });
+  // Of a recording, time ends where it ends.
+  const now = list.value?.asOf ?? BigInt(Date.now()) * 1_000_000n;
+  const ago = (seconds: number) => go({ base: String(BigInt(now) - BigInt(seconds) * 1_000_000_000n) });
   return (
     <>
       <span class="quiet">since {base === null ? "?" : /^\d+$/.test(base) ? `${clock(base)} UTC` : base}</span>

@@ -492,6 +492,7 @@ class Calls(Connection):
         rules: str | None = None,
         below: str | None = None,
         at: v1.Moment | None = None,
+        blocks: bool | None = None,
         timeout: float | None = 30.0,
     ) -> v1.OwnersResponse:
         """Answers what the memory of a process is for: weights, gradients, optimizer state, activations and so on.
@@ -503,6 +504,7 @@ class Calls(Connection):
         * rules: Rules of one's own, as the text of a TOML file, which are tried before those of the set. Empty for none.
         * below: Only rows whose name is this one or below it, as a part of a module's name: `layers.3`. Empty for all.
         * at: The moment that is asked about; now, if it is not there. Python's objects are read now in any case: what is still there is for what they say, and what has been freed since is for what rules say of its stack and of the threads that allocated and freed it, or else in the category `freed_since`.
+        * blocks: Tell with each use the addresses of all its blocks.
         """
         return self._ask(
             self._memscope.Owners,
@@ -515,6 +517,7 @@ class Calls(Connection):
                 "rules": rules,
                 "below": below,
                 "at": at,
+                "blocks": blocks,
             },
             timeout,
         )

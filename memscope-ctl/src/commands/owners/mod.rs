@@ -128,6 +128,7 @@ impl Run for Owners {
             rules,
             below: self.below.clone(),
             at: None,
+            blocks: false,
         };
         if let [] | [_] = &self.at[..] {
             question.at = self.at.first().and_then(|at| at.moment.clone());

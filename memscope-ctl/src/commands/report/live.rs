@@ -5,7 +5,7 @@ use crate::commands::leaks;
 use crate::failure::Failure;
 use crate::file::{Target, export};
 use crate::files;
-use memscope_proto::v1;
+use memscope_proto::v1::{self, moment::Moment};
 use memscope_report::{Leak, Live, Picture, Row};
 use std::path::Path;
 
@@ -40,37 +40,57 @@ pub(super) async fn answers(client: &Client, pid: u32) -> Result<Live, Failure> 
         notes: notes(&leaks.coverage),
         ..Live::default()
     };
+    let now = "What the memory is for";
+    (live.categories, live.owners) = owners(client, pid, None, now, &mut live.notes).await?;
+    let peak = v1::Moment {
+        moment: Some(Moment::Peak(v1::Peak::default())),
+    };
+    let then = "What the memory was for at the peak";
+    (live.categories_at_peak, live.owners_at_peak) =
+        owners(client, pid, Some(peak), then, &mut live.notes).await?;
+    live.notes.sort();
+    live.notes.dedup();
+    Ok(live)
+}
+
+/// Asks what the memory is for at a moment: by category, and whose it is. Where that cannot be told, the notes say so.
+async fn owners(
+    client: &Client,
+    pid: u32,
+    at: Option<v1::Moment>,
+    what: &str,
+    told: &mut Vec<String>,
+) -> Result<(Vec<Row>, Vec<Row>), Failure> {
     let question = v1::OwnersRequest {
         pid,
         limit: MOST_ROWS,
+        at,
         ..v1::OwnersRequest::default()
     };
     let call = async |mut rpc: crate::client::Rpc, request| rpc.owners(request).await;
     match client.ask(question, call).await {
-        Ok(owners) => {
-            live.notes.extend(notes(&owners.coverage));
-            let categories = owners.devices.iter().flat_map(|one| &one.categories);
-            live.categories = categories
-                .filter_map(|one| row(&one.category, one.blocks.as_ref()))
-                .collect();
+        Ok(answer) => {
+            told.extend(notes(&answer.coverage));
+            let categories = answer.devices.iter().flat_map(|one| &one.categories);
             let name = |owner: &v1::Owner| format!("{}: {}", owner.category, owner.owner);
-            live.owners = owners
-                .owners
-                .iter()
-                .filter_map(|owner| row(&name(owner), owner.blocks.as_ref()))
-                .collect();
+            Ok((
+                categories
+                    .filter_map(|one| row(&one.category, one.blocks.as_ref()))
+                    .collect(),
+                answer
+                    .owners
+                    .iter()
+                    .filter_map(|owner| row(&name(owner), owner.blocks.as_ref()))
+                    .collect(),
+            ))
         }
         // An ended process has no objects, and a recording has none either.
         Err(failure @ Failure::Refused { .. }) => {
-            let why = failure.what();
-            live.notes
-                .push(format!("What the memory is for was not told: {why}."));
+            told.push(format!("{what} was not told: {}.", failure.what()));
+            Ok(Default::default())
         }
-        Err(failure) => return Err(failure),
+        Err(failure) => Err(failure),
     }
-    live.notes.sort();
-    live.notes.dedup();
-    Ok(live)
 }
 
 fn notes(coverage: &[v1::CoverageNote]) -> Vec<String> {

@@ -176,6 +176,7 @@ from memscope.v1.owners_pb2 import (
 )
 from memscope.v1.pool_pb2 import (
     DevicePool,
+    FailedAllocation,
     PoolRequest,
     PoolResponse,
     PoolShare,
@@ -386,6 +387,7 @@ __all__ = [
     "FRAME_KIND_NATIVE",
     "FRAME_KIND_PYTHON",
     "FRAME_KIND_UNSPECIFIED",
+    "FailedAllocation",
     "Failure",
     "Finding",
     "FluctuationRequest",

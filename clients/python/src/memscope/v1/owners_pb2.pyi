@@ -66,6 +66,7 @@ class OwnersRequest(_message.Message):
     RULES_FIELD_NUMBER: _builtins.int
     BELOW_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process that is asked about."""
     limit: _builtins.int
@@ -76,6 +77,8 @@ class OwnersRequest(_message.Message):
     """Rules of one's own, as the text of a TOML file, which are tried before those of the set. Empty for none."""
     below: _builtins.str
     """Only rows whose name is this one or below it, as a part of a module's name: `layers.3`. Empty for all."""
+    blocks: _builtins.bool
+    """Tell with each use the addresses of all its blocks."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Blocks to explain: those in which these addresses lie."""
@@ -97,10 +100,11 @@ class OwnersRequest(_message.Message):
         rules: _builtins.str = ...,
         below: _builtins.str = ...,
         at: _snapshot_pb2.Moment | None = ...,
+        blocks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "addresses", b"addresses", "at", b"at", "below", b"below", "limit", b"limit", "pid", b"pid", "rule_set", b"rule_set", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "addresses", b"addresses", "at", b"at", "below", b"below", "blocks", b"blocks", "limit", b"limit", "pid", b"pid", "rule_set", b"rule_set", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
     _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
@@ -129,6 +133,7 @@ class Owner(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     MODULE_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     """Its category: `weights`, `gradients`, `optimizer_state`, `buffers`, `activations`, `kv_cache`, or another that a rule gives."""
     device: _builtins.int
@@ -171,6 +176,10 @@ class Owner(_message.Message):
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The labels that the program gave these blocks (`memscope.describe`), the outermost first."""
 
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where blocks are asked for: the addresses of all blocks of this use that are in the pool, in no order."""
+
     def __init__(
         self,
         *,
@@ -189,10 +198,11 @@ class Owner(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         model: _builtins.str = ...,
         module: _builtins.str = ...,
+        addresses: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "blocks", b"blocks", "device", b"device", "unsure", b"unsure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "address", b"address", "also", b"also", "blocks", b"blocks", "category", b"category", "device", b"device", "evidence", b"evidence", "key", b"key", "kind", b"kind", "labels", b"labels", "model", b"model", "module", b"module", "name", b"name", "owner", b"owner", "place", b"place", "unsure", b"unsure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "address", b"address", "addresses", b"addresses", "also", b"also", "blocks", b"blocks", "category", b"category", "device", b"device", "evidence", b"evidence", "key", b"key", "kind", b"kind", "labels", b"labels", "model", b"model", "module", b"module", "name", b"name", "owner", b"owner", "place", b"place", "unsure", b"unsure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from memscope.v1 import process_pb2 as _process_pb2
 from memscope.v1 import snapshot_pb2 as _snapshot_pb2
+from memscope.v1 import steps_pb2 as _steps_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -245,6 +246,54 @@ class DevicePool(_message.Message):
 Global___DevicePool: _TypeAlias = DevicePool  # noqa: Y015
 
 @_typing.final
+class FailedAllocation(_message.Message):
+    """An allocation that failed because there was no room."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    TIME_BOOT_NS_FIELD_NUMBER: _builtins.int
+    TIME_UNIX_NS_FIELD_NUMBER: _builtins.int
+    TID_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    device: _builtins.int
+    """Ordinal of the device within the process."""
+    size_bytes: _builtins.int
+    """What was asked for, rounded as the allocator does it, bytes."""
+    device_free_bytes: _builtins.int
+    """What was free on the device then, outside of what the pool had, bytes."""
+    time_boot_ns: _builtins.int
+    """When, boot-time nanoseconds."""
+    time_unix_ns: _builtins.int
+    """When, nanoseconds since 1970."""
+    tid: _builtins.int
+    """Thread id."""
+    @_builtins.property
+    def line(self) -> _steps_pb2.CodeLine:
+        """The innermost line of the program's own that asked for it, if it is known."""
+
+    def __init__(
+        self,
+        *,
+        device: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        device_free_bytes: _builtins.int = ...,
+        time_boot_ns: _builtins.int = ...,
+        time_unix_ns: _builtins.int = ...,
+        tid: _builtins.int = ...,
+        line: _steps_pb2.CodeLine | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["line", b"line"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "device_free_bytes", b"device_free_bytes", "line", b"line", "size_bytes", b"size_bytes", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailedAllocation: _TypeAlias = FailedAllocation  # noqa: Y015
+
+@_typing.final
 class PoolResponse(_message.Message):
     """How the memory of a process is divided."""
 
@@ -257,6 +306,7 @@ class PoolResponse(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
+    FAILED_ALLOCATIONS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     as_of: _builtins.int
@@ -279,6 +329,10 @@ class PoolResponse(_message.Message):
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:
         """What limits this answer."""
 
+    @_builtins.property
+    def failed_allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedAllocation]:
+        """Failed allocations that are still in the trace, of all devices, the newest first, at most 200. `oom_count` of Stats has the number of all."""
+
     def __init__(
         self,
         *,
@@ -289,10 +343,11 @@ class PoolResponse(_message.Message):
         devices: _abc.Iterable[Global___DevicePool] | None = ...,
         process: _process_pb2.Process | None = ...,
         coverage: _abc.Iterable[_process_pb2.CoverageNote] | None = ...,
+        failed_allocations: _abc.Iterable[Global___FailedAllocation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_unix_ns", b"_from_unix_ns", "from_unix_ns", b"from_unix_ns", "process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_unix_ns", b"_from_unix_ns", "ages_ns", b"ages_ns", "as_of", b"as_of", "coverage", b"coverage", "devices", b"devices", "from_unix_ns", b"from_unix_ns", "pid", b"pid", "process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_unix_ns", b"_from_unix_ns", "ages_ns", b"ages_ns", "as_of", b"as_of", "coverage", b"coverage", "devices", b"devices", "failed_allocations", b"failed_allocations", "from_unix_ns", b"from_unix_ns", "pid", b"pid", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_unix_ns: _TypeAlias = _typing.Literal["from_unix_ns"]  # noqa: Y015
     _WhichOneofArgType__from_unix_ns: _TypeAlias = _typing.Literal["_from_unix_ns", b"_from_unix_ns"]  # noqa: Y015

@@ -16,6 +16,7 @@ pub struct Machine<'a> {
     pub architecture: &'static Architecture,
     pub kernel: &'a Path,
     pub image: &'a Path,
+    pub processors: u32,
     pub memory_mib: u32,
     pub deadline: Duration,
 }
@@ -24,12 +25,12 @@ pub struct Machine<'a> {
 pub fn boot(machine: &Machine<'_>) -> Result<String> {
     let architecture = machine.architecture;
     let qemu = architecture.simulator.programs[0];
-    // A kernel that panics reboots at once, which ends the machine.
-    let words = format!("console={} quiet panic=-1", architecture.console);
+    // A kernel that meets a fault of its own panics, and one that panics reboots at once, which ends the machine.
+    let words = format!("console={} quiet oops=panic panic=-1", architecture.console);
     let mut command = Command::new(qemu);
     command
         .args(["-M", architecture.machine, "-cpu", architecture.cpu])
-        .args(["-smp", "2"])
+        .args(["-smp", &machine.processors.to_string()])
         .args(["-accel", "tcg,thread=multi", "-nic", "none", "-no-reboot"])
         .args(["-display", "none", "-monitor", "none", "-serial", "stdio"])
         .args(["-m", &machine.memory_mib.to_string()])

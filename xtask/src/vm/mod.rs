@@ -92,6 +92,10 @@ pub struct Options {
     #[arg(long, default_value_t = 900)]
     pub deadline: u64,
 
+    /// Processors of the machine; with one, threads run into the same probe while another is in it
+    #[arg(long, default_value_t = 2)]
+    pub processors: u32,
+
     /// Memory of the machine in MiB
     #[arg(long, default_value_t = 2048)]
     pub memory: u32,
@@ -125,6 +129,7 @@ pub fn run(options: &Options) -> Result<()> {
             architecture,
             kernel,
             image: &image,
+            processors: options.processors,
             memory_mib: options.memory,
             deadline: Duration::from_secs(options.deadline),
         })?;

@@ -418,6 +418,8 @@ async fn serve_live(config: &Config) -> Result<Ending> {
              — start it on the machine itself, or in a container with --pid=host (hostPID: true)"
         );
     }
+    // Before anything is loaded, written or taken over.
+    memscope_daemon::probe::kernel::check()?;
     // Even if an upgrade has replaced the program on the disk, this one is started.
     memscope_memory::reader::use_readers("/proc/self/exe".into());
     let socket = Listener::bind(&ListenOptions::new(&config.socket))?;

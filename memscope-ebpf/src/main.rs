@@ -2,6 +2,7 @@
 //! send records. Nothing here decides what the numbers mean.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 #![feature(core_intrinsics)]
 #![allow(internal_features)]
 
@@ -9,6 +10,7 @@ mod emit;
 mod identity;
 mod inflight;
 mod native;
+mod own_stack;
 mod probes;
 mod python;
 mod read;

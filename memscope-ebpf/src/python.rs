@@ -22,6 +22,7 @@ use memscope_common::{
 
 use crate::emit::{count_drop, live_process, note_full, send_copy};
 use crate::identity::mix;
+use crate::own_stack;
 use crate::probes::ids;
 use crate::read;
 use crate::scratch::{Scratch, claim, release};
@@ -393,6 +394,7 @@ pub fn keep_all(process: *mut ProcessEntry, scratch: *mut Scratch) {
 /// identities of stacks change, since another code object may later lie at its address.
 #[uprobe]
 pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
         return 0;

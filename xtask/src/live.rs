@@ -55,10 +55,15 @@ pub fn need_root() -> Result<()> {
     Ok(())
 }
 
-/// Builds daemon and client, and returns their folder. Fails unless this is root, because only root can use them. As
-/// in the end-to-end tests, `MEMSCOPE_BIN_DIR` names a folder in which they are already.
+/// Builds daemon and client, and returns their folder. Fails unless this is root, because only root can use them.
 pub fn build(release: bool) -> Result<PathBuf> {
     need_root()?;
+    programs(release)
+}
+
+/// The same for those who only copy them. As in the end-to-end tests, `MEMSCOPE_BIN_DIR` names a folder in which they
+/// are already.
+pub fn programs(release: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
         return Ok(PathBuf::from(folder));
     }

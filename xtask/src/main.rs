@@ -5,7 +5,7 @@
 //!
 //! Each task has a file or a folder of its name here, but for three: `cross` is in `aarch64`, `fresh` and `pythons` are in
 //! `roots`. What several tasks use is in `process` (starting programs), `live` (a daemon and a Python program),
-//! `elf` (what libraries export), `setup` (what has to be installed, `setup::torch` for PyTorch) and `sim`.
+//! `elf` (what libraries export), `debian` (packages that are unpacked, not installed), `setup` (what has to be installed, `setup::torch` for PyTorch) and `sim`.
 
 mod aarch64;
 mod bench;
@@ -14,6 +14,7 @@ mod chart;
 mod clients;
 mod conformance;
 mod dashboards;
+mod debian;
 mod demo;
 mod differential;
 mod dist;
@@ -65,7 +66,7 @@ enum Task {
     Fresh(roots::fresh::Options),
     /// Build for 64-bit Arm on another machine
     Cross(aarch64::Options),
-    /// Boot a 64-bit Arm machine, trace programs in it, and compare with what they say
+    /// Boot Debian's kernels in simulated machines, trace programs there, and compare with what they say
     Vm(vm::Options),
     /// Check the rules of the house: what may use what, and no circles of files
     House,

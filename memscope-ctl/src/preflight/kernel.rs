@@ -6,6 +6,8 @@ use serde::Serialize;
 use std::fmt;
 
 const BTF: &str = "sys/kernel/btf/vmlinux";
+/// What to do about a kernel that is too old: memscoped asks for the newest of what it needs, attach cookies.
+const BOOT: &str = "boot Linux 5.15 or newer";
 
 /// Version of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -144,7 +146,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
             "no attach cookies",
             "memscoped cannot tell the functions that it probes from one another",
         )
-        .todo("boot a kernel from 5.15 on"),
+        .todo(BOOT),
     });
     checks
 }
@@ -183,7 +185,7 @@ fn release(features: &Features) -> Check {
             found,
             "has no BPF ring buffer: nothing can be traced",
         )
-        .todo("boot Linux 5.8 or later")
+        .todo(BOOT)
     }
 }
 

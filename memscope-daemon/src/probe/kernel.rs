@@ -1,4 +1,7 @@
-//! Offsets in structures of the running kernel, from its type information (BTF).
+//! Whether the running kernel has what every probe needs, and offsets in its structures, from its type information (BTF).
+
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported};
 
 use super::ProbeError;
 
@@ -93,6 +96,26 @@ impl<'a> Btf<'a> {
             }
         }
         None
+    }
+}
+
+/// Refuses a kernel that cannot tell a program at which probe it runs. The kernel itself is asked, with a program of two
+/// instructions: distributions have such features in kernels of lower numbers, too.
+pub fn check() -> Result<(), ProbeError> {
+    let cookie = BpfHelper::BPF_FUNC_get_attach_cookie;
+    match is_helper_supported(ProgramType::KProbe, cookie) {
+        Ok(false) => Err(ProbeError::Kernel {
+            release: rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
+        }),
+        Ok(true) => Ok(()),
+        Err(error) => {
+            // Such as a privilege that is missing: then loading the programs says so.
+            tracing::debug!(%error, "the kernel cannot be asked for attach cookies");
+            Ok(())
+        }
     }
 }
 

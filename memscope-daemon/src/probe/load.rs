@@ -799,6 +799,22 @@ fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
 mod tests {
     use super::*;
 
+    /// Without it the kernel gives a program one stack for each processor, on which two threads can meet
+    /// (memscope-ebpf/src/own_stack.rs).
+    #[test]
+    fn every_uprobe_program_keeps_its_own_stack() {
+        let object = aya_obj::Object::parse(OBJECT).unwrap();
+        for program in Program::ALL {
+            let found = &object.programs[program.name()];
+            let function = &object.functions[&found.function_key()];
+            let tail_call = function.instructions.iter().any(|one| {
+                // A call of the helper `bpf_tail_call`.
+                one.code == 0x85 && one.src_reg() == 0 && one.imm == 12
+            });
+            assert!(tail_call, "{}", program.name());
+        }
+    }
+
     #[test]
     fn a_layout_that_nobody_uses_makes_room() {
         let layout = |tls: i64| PythonEntry {

@@ -13,6 +13,15 @@ mod tables;
 /// Why the BPF object could not be loaded or a probe could not be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
+    /// The kernel is too old.
+    #[error(
+        "Linux 5.15 or newer is needed; this is Linux {release}, which cannot tell a BPF program at which probe \
+         it runs (attach cookies) — boot a newer kernel"
+    )]
+    Kernel {
+        /// Release of the kernel, as `uname -r` prints it.
+        release: String,
+    },
     /// The kernel's type information could not be read, or lacks something.
     #[error(
         "the kernel's type information (/sys/kernel/btf/vmlinux) {what}; memscope needs a kernel \

@@ -12,7 +12,7 @@ use memscope_common::{
 
 use super::{device, ids};
 use crate::emit::{count_drop, emit, live_process, tell_launches, thread_of};
-use crate::{inflight, native, read, stack};
+use crate::{inflight, native, own_stack, read, stack};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE` from the header of CUDA's driver API.
 const LOCATION_DEVICE: u32 = 1;
@@ -20,6 +20,7 @@ const LOCATION_DEVICE: u32 = 1;
 /// Entry of an allocator function.
 #[uprobe]
 pub fn call_entry(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
         return 0;
@@ -85,6 +86,7 @@ fn word(cookie: Cookie, call: &InflightCall) -> u64 {
 /// Return of an allocator function.
 #[uretprobe]
 pub fn call_return(ctx: RetProbeContext) -> u32 {
+    own_stack::keep();
     let ctx = ProbeContext::new(ctx.as_ptr());
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {

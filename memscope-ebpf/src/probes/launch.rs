@@ -15,7 +15,7 @@ use memscope_common::{
 
 use super::ids;
 use crate::emit::{add, emit, emit_sent, live_process};
-use crate::read;
+use crate::{own_stack, read};
 
 /// Most kernels that are remembered as named, of all processes together. The name of one that was forgotten is sent again.
 const KERNELS_MOST: u32 = 1 << 14;
@@ -29,6 +29,7 @@ static KERNELS: LruHashMap<[u64; 2], u8> = LruHashMap::with_max_entries(KERNELS_
 /// Entry of a function that launches a kernel on a device: it is counted.
 #[uprobe]
 pub fn launch(_ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, _) = ids();
     if let Some(process) = live_process(tgid) {
         // SAFETY: this points into a map value, which stays valid while the program runs.
@@ -41,6 +42,7 @@ pub fn launch(_ctx: ProbeContext) -> u32 {
 /// kernel's handle.
 #[uprobe]
 pub fn launch_told(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
         return 0;

@@ -8,7 +8,7 @@ use memscope_common::{KIND_MARK, MARK_NAME, MarkForm, MarkRecord, MarkSource, ST
 
 use super::ids;
 use crate::emit::{emit, live_process, tell_launches};
-use crate::{native, read, stack};
+use crate::{native, own_stack, read, stack};
 
 /// What is known of a mark, with the place of its name.
 struct Said {
@@ -24,6 +24,7 @@ struct Said {
 /// Entry of a function that makes a mark. The cookie holds its [`MarkForm`].
 #[uprobe]
 pub fn mark(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
         return 0;

@@ -7,7 +7,7 @@ use memscope_common::{KIND_REPORT, KIND_WORKSPACE, ProcessEntry, ReportRecord, S
 
 use super::ids;
 use crate::emit::{emit, live_process, tell_launches};
-use crate::{native, read, stack};
+use crate::{native, own_stack, read, stack};
 
 /// `MemoryDataType::MEMORY_BLOCK_FREE`: a block that was freed earlier is now really out of use.
 const BLOCK_FREE: u8 = 2;
@@ -72,6 +72,7 @@ fn told(ctx: &ProbeContext) -> Option<ReportCall> {
 /// Entry of `torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &)`.
 #[uprobe]
 pub fn npu_report(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let Some(told) = told(&ctx) else {
         return 0;
     };
@@ -94,6 +95,7 @@ pub fn npu_report(ctx: ProbeContext) -> u32 {
 /// An instruction, outside the caching allocator, that calls the reporting function.
 #[uprobe]
 pub fn npu_workspace(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let Some(told) = told(&ctx) else {
         return 0;
     };

@@ -23,7 +23,7 @@ use memscope_common::{
 
 use super::ids;
 use crate::emit::{count_drop, count_full, emit, live_process, thread_of};
-use crate::read;
+use crate::{own_stack, read};
 
 /// Most threads that are in operators at the same time, of all processes together.
 const OPERATOR_CALLS_MOST: u32 = 1 << 15;
@@ -364,6 +364,7 @@ fn probed(ctx: &ProbeContext) -> Option<(*mut ProcessEntry, u32, u32, *const Sig
 /// Entry of an operator. The cookie holds the number of its signature.
 #[uprobe]
 pub fn operator_entry(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let Some((process, tid, site, signature)) = probed(&ctx) else {
         return 0;
     };
@@ -399,6 +400,7 @@ pub fn operator_entry(ctx: ProbeContext) -> u32 {
 /// An instruction by which an operator returns.
 #[uprobe]
 pub fn operator_end(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let Some((process, tid, site, signature)) = probed(&ctx) else {
         return 0;
     };

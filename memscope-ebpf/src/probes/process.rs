@@ -13,7 +13,7 @@ use memscope_common::{
 
 use super::{device, ids, region};
 use crate::emit::{CONFIG, emit_unowned, emit_urgent, known_process, live_process, thread_of};
-use crate::inflight;
+use crate::{inflight, own_stack};
 
 /// Offset of `tgid` in `struct task_struct`. The daemon takes it from the kernel's BTF and sets it before it loads the
 /// programs.
@@ -129,6 +129,7 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
 /// Entry of the dynamic linker's `_dl_debug_state`: objects were mapped or unmapped.
 #[uprobe]
 pub fn linker_hook(_ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     if let Some(process) = live_process(tgid) {
         // One notice is enough until the daemon has looked. Otherwise a process that calls this function in a loop would

@@ -21,7 +21,7 @@ use super::ids;
 use crate::emit::{
     count_drop, count_drops, count_full, emit, live_process, tell_launches, thread_of,
 };
-use crate::read;
+use crate::{own_stack, read};
 
 /// Most threads that are in calls of mstx at the same time, of all processes together.
 const REGION_CALLS_MOST: u32 = 1 << 15;
@@ -51,6 +51,7 @@ struct RegionValues {
 /// Entry of one of the functions of [`RegionOp`].
 #[uprobe]
 pub fn region_entry(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
         return 0;
@@ -90,6 +91,7 @@ pub fn region_entry(ctx: ProbeContext) -> u32 {
 /// Return of one of the functions of [`RegionOp`].
 #[uretprobe]
 pub fn region_return(ctx: RetProbeContext) -> u32 {
+    own_stack::keep();
     let ctx = ProbeContext::new(ctx.as_ptr());
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {

@@ -11,7 +11,7 @@ use memscope_common::{
 
 use super::ids;
 use crate::emit::{emit, live_process, tell_launches};
-use crate::{native, read, stack};
+use crate::{native, own_stack, read, stack};
 
 /// `c10::DeviceType::CPU`.
 const DEVICE_CPU: i8 = 0;
@@ -23,6 +23,7 @@ const ACTION_SNAPSHOT: i32 = 7;
 /// Entry of `c10::reportMemoryUsageToProfiler(ptr, size, allocated, reserved, device)`.
 #[uprobe]
 pub fn torch_report(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let args = read::args(&ctx);
     let device_type = args[4] as i8;
     if device_type == DEVICE_CPU {
@@ -58,6 +59,7 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
 /// Entry of `c10::reportOutOfMemoryToProfiler(size, allocated, reserved, device)`.
 #[uprobe]
 pub fn torch_oom(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let args = read::args(&ctx);
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
@@ -94,6 +96,7 @@ struct Beside {
 /// Entry of `DeviceCachingAllocator::record_trace(this, action, addr, size, stream, device, pool, …)`.
 #[uprobe]
 pub fn torch_trace(ctx: ProbeContext) -> u32 {
+    own_stack::keep();
     let (tgid, tid) = ids();
     let Some(process) = live_process(tgid) else {
         return 0;

@@ -2,6 +2,6 @@
 
 pub mod fresh;
 pub mod pythons;
-mod root;
+pub mod root;
 
 pub use root::{apt_get, finish, finished, inside, make, remove};

@@ -36,10 +36,7 @@ pub fn make(release: &str, root: &Path, include: &[&str]) -> Result<()> {
         command.arg(format!("--include={}", include.join(",")));
     }
     command.arg(release).arg(root);
-    if let Some(mirror) = mirror() {
-        command.arg(mirror);
-    }
-    process::run(&mut command)
+    process::run(command.arg(mirror()))
 }
 
 /// Removes a root, after everything that is mounted in it is unmounted.
@@ -100,7 +97,7 @@ pub fn apt_get(root: &Path) -> Command {
 /// Writes the package sources that Debian's own installer writes. debootstrap writes only the first of them, and
 /// compilers that are newer than the release come with the last.
 pub fn write_sources(release: &str, root: &Path) -> Result<()> {
-    let main = mirror().unwrap_or_else(|| "http://deb.debian.org/debian".to_owned());
+    let main = mirror();
     let security = sites()
         .into_iter()
         .find(|site| site.contains("security"))
@@ -112,9 +109,12 @@ pub fn write_sources(release: &str, root: &Path) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The address from which this machine gets Debian's packages, if it does; else debootstrap uses its own.
-fn mirror() -> Option<String> {
-    sites().into_iter().find(|site| !site.contains("security"))
+/// The address from which this machine gets Debian's packages; Debian's own where it gets none.
+pub fn mirror() -> String {
+    sites()
+        .into_iter()
+        .find(|site| !site.contains("security"))
+        .unwrap_or_else(|| "http://deb.debian.org/debian".to_owned())
 }
 
 /// The addresses of Debian's packages in the package sources of this machine.

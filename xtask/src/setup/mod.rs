@@ -86,7 +86,11 @@ pub struct Options {
     #[arg(long)]
     pub bench: bool,
 
-    /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
+    /// Also what simulates machines of x86-64, in which `vm` boots Debian's kernels
+    #[arg(long)]
+    pub vm: bool,
+
+    /// Also what builds for aarch64 (`cross`) and simulates machines of it (`vm --arch aarch64`)
     #[arg(long)]
     pub aarch64: bool,
 
@@ -138,9 +142,12 @@ pub fn run(options: &Options) -> Result<()> {
     if options.bench {
         complete &= toolchain::ensure_bench(mode)?;
     }
+    if options.vm {
+        complete &= vm::ensure(&vm::X86_64, mode)?;
+    }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;
-        complete &= vm::ensure(mode)?;
+        complete &= vm::ensure(&vm::AARCH64, mode)?;
     }
     if let Some(versions) = &options.torch {
         for version in chosen(versions)? {

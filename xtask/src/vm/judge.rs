@@ -1,9 +1,12 @@
-//! Compares the numbers of memscope that the machine printed with those of the programs themselves.
+//! Judges what a machine printed: whether memscope's numbers are those of the programs themselves and nothing is left
+//! behind, or, on a kernel that is too old, whether memscoped refuses it as it should.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+
+use crate::setup::tool::Version;
 
 /// A program, and the chains of functions that its stacks must show, outermost first.
 struct Program {
@@ -28,23 +31,95 @@ const PROGRAMS: [Program; 2] = [
 /// The text that was printed after each line `## NAME`.
 type Parts<'a> = BTreeMap<&'a str, String>;
 
-/// Fails with a list of everything that is wrong.
-pub fn judge(said: &str, alloc: &str) -> Result<()> {
+/// The oldest kernel that memscoped starts on.
+const OLDEST: Version = Version(5, 15);
+
+/// What came of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything is right, with links of this kind.
+    Right { links: String },
+    /// The kernel is too old, and memscoped says so in this sentence.
+    Refused { sentence: String },
+}
+
+/// Returns the kernel's release and what came of it. Fails with a list of everything that is wrong.
+pub fn judge(said: &str, alloc: &str) -> Result<(String, Outcome)> {
     let parts = parts(said);
     if !parts.contains_key("end") {
         bail!("the machine did not come to its end");
     }
+    let machine = part(&parts, "machine")?;
+    let release = machine.split(' ').nth(1).context("no kernel was named")?;
+    let version = Version::in_words(release).context("the kernel has no version")?;
     let mut wrong = Vec::new();
-    for program in &PROGRAMS {
-        if let Err(error) = one(&parts, program, alloc, &mut wrong) {
-            wrong.push(format!("{}: {error:#}", program.name));
+    let outcome = if version < OLDEST {
+        let sentence = refused(&parts, release, &mut wrong)?;
+        Outcome::Refused { sentence }
+    } else {
+        for program in &PROGRAMS {
+            if let Err(error) = one(&parts, program, alloc, &mut wrong) {
+                wrong.push(format!("{}: {error:#}", program.name));
+            }
         }
-    }
+        if part(&parts, "stopped")?.trim() != "0" {
+            wrong.push("memscoped did not stop cleanly".to_owned());
+        }
+        let links = part(&parts, "log")?.split_whitespace();
+        let links = links.filter_map(|word| word.strip_prefix("links=")).next();
+        Outcome::Right {
+            links: links.unwrap_or("none").trim_matches('"').to_owned(),
+        }
+    };
+    same(&parts, "before", "stopped", &mut wrong)?;
     if !wrong.is_empty() {
-        bail!("the machine's numbers are wrong:\n  {}", wrong.join("\n  "));
+        bail!("on Linux {release}:\n  {}", wrong.join("\n  "));
     }
-    println!("vm: everything agrees");
+    println!("vm: Linux {release}: {outcome:?}");
+    Ok((release.to_owned(), outcome))
+}
+
+/// The sentence with which memscoped refuses a kernel that is too old.
+fn refused(parts: &Parts<'_>, release: &str, wrong: &mut Vec<String>) -> Result<String> {
+    if part(parts, "stopped")?.trim() == "0" {
+        wrong.push("memscoped ended without an exit code that says failure".to_owned());
+    }
+    if !part(parts, "state directory")?.trim().is_empty() {
+        wrong.push("memscoped left files in its state directory".to_owned());
+    }
+    let mut said = part(parts, "log")?
+        .lines()
+        .filter_map(|line| line.strip_prefix("memscoped: "));
+    let sentence = said.next().unwrap_or_default();
+    let needed = format!("Linux {OLDEST}");
+    if said.next().is_some() || !sentence.contains(&needed) || !sentence.contains(release) {
+        wrong.push(format!(
+            "memscoped did not refuse this kernel in one sentence with both versions: {sentence}"
+        ));
+    }
+    Ok(sentence.to_owned())
+}
+
+/// What the kernel held at a moment.
+fn held(parts: &Parts<'_>, when: &str) -> Result<Value> {
+    let text = part(parts, &format!("held {when}"))?;
+    serde_json::from_str(text).with_context(|| format!("held {when}"))
+}
+
+/// Compares what the kernel held at two moments.
+fn same(parts: &Parts<'_>, first: &str, then: &str, wrong: &mut Vec<String>) -> Result<()> {
+    let (one, other) = (held(parts, first)?, held(parts, then)?);
+    println!("vm: the kernel held {one} {first}, {other} {then}");
+    if one != other {
+        wrong.push(format!("the kernel held {one} {first}, {other} {then}"));
+    }
     Ok(())
+}
+
+fn part<'a>(parts: &'a Parts<'_>, name: &str) -> Result<&'a str> {
+    let text = parts.get(name);
+    let text = text.with_context(|| format!("nothing was printed as {name}"))?;
+    Ok(text)
 }
 
 fn parts(said: &str) -> Parts<'_> {
@@ -64,11 +139,17 @@ fn parts(said: &str) -> Parts<'_> {
 }
 
 fn one(parts: &Parts<'_>, program: &Program, alloc: &str, wrong: &mut Vec<String>) -> Result<()> {
-    let part = |what: &str| {
-        let name = format!("{} {what}", program.name);
-        let text = parts.get(name.as_str());
-        text.with_context(|| format!("nothing was printed as {name}"))
-    };
+    let part = |what: &str| part(parts, &format!("{} {what}", program.name));
+    let [attached, detached] =
+        ["attached", "detached"].map(|when| format!("{} {when}", program.name));
+    let links = |held: Value| held["links"].as_u64().unwrap_or(0);
+    if links(held(parts, &attached)?) <= links(held(parts, "ready")?) {
+        wrong.push(format!(
+            "{}: no link was counted while it was attached",
+            program.name
+        ));
+    }
+    same(parts, "ready", &detached, wrong)?;
     let said = part("said")?;
     let truth = said_of(said, "calls")?;
     let unseen = said_of(said, "unseen")?;
@@ -167,6 +248,8 @@ mod tests {
     const SAID: &str = r#"{"part":"calls","allocs":3,"frees":1,"failed":1,"live":2,"live_bytes":96}
 {"part":"unseen","allocs":4,"frees":2,"failed":1,"live":2,"live_bytes":96}"#;
 
+    const HELD: &str = r#"{"programs":19,"links":3}"#;
+
     fn machine(bytes: u64, stack: &str) -> String {
         let device = format!(
             r#"{{"alloc_count":3,"free_count":1,"live_blocks":2,"allocated_bytes":{bytes}}}"#
@@ -174,15 +257,26 @@ mod tests {
         let stats = format!(
             r#"{{"devices":[{device}],"failures":[{{"function":"f","count":1}}],"lost_records":0,"process":{{"state":"detached"}}}}"#
         );
-        let mut all = "boot\n".to_owned();
+        let mut all =
+            format!("boot\n## machine\nLinux 6.1.0-50-amd64 x86_64\n## held ready\n{HELD}\n");
         for name in ["c", "python"] {
             all.push_str(&format!(
                 "## {name} stats\n{stats}\n## {name} after\n{stats}\n"
             ));
             all.push_str(&format!("## {name} said\nready\n{SAID}\n"));
             all.push_str(&format!("## {name} stacks\n{stack}\n"));
+            let attached = r#"{"programs":19,"links":4}"#;
+            all.push_str(&format!("## held {name} attached\n{attached}\n"));
+            all.push_str(&format!("## held {name} detached\n{HELD}\n"));
         }
-        all + "## end\n"
+        let log = "INFO ready socket=/run/s links=\"uprobe_multi\"";
+        all + &stopped(0, log)
+    }
+
+    fn stopped(code: u32, log: &str) -> String {
+        format!(
+            "## held before\n{{}}\n## stopped\n{code}\n## held stopped\n{{}}\n## log\n{log}\n## state directory\n## end\n"
+        )
     }
 
     const STACKS: &str = "x (y);_bootstrap (t.py:1);run (a:1);use_one (a:2);take (a:3) [native] 1\n\
@@ -190,16 +284,38 @@ mod tests {
 
     #[test]
     fn right_and_wrong_numbers() {
-        judge(&machine(96, STACKS), "f").unwrap();
-        let wrong = judge(&machine(97, STACKS), "f").unwrap_err().to_string();
-        assert!(wrong.contains("live_bytes: memscope 97, the program 96"));
-        let wrong = judge(&machine(96, "run;take;use_one 3"), "f").unwrap_err();
-        assert!(
-            wrong
-                .to_string()
-                .contains("no stack shows run;use_one;take")
+        let right = Outcome::Right {
+            links: "uprobe_multi".to_owned(),
+        };
+        let judged = judge(&machine(96, STACKS), "f").unwrap();
+        assert_eq!(judged, ("6.1.0-50-amd64".to_owned(), right));
+        let wrong = |said: &str| judge(said, "f").unwrap_err().to_string();
+        let bytes = wrong(&machine(97, STACKS));
+        assert!(bytes.contains("live_bytes: memscope 97, the program 96"));
+        let stack = wrong(&machine(96, "run;take;use_one 3"));
+        assert!(stack.contains("no stack shows run;use_one;take"));
+        let left = machine(96, STACKS).replace(
+            &format!("held c detached\n{HELD}"),
+            "held c detached\n{\"links\":4}",
         );
+        assert!(wrong(&left).contains("c detached"));
         assert!(judge("## c said\n", "f").is_err());
         assert!(judge("## end\n", "f").is_err());
+    }
+
+    #[test]
+    fn an_old_kernel_is_refused_in_one_sentence() {
+        let machine = "## machine\nLinux 5.10.0-32-amd64 x86_64\n";
+        let says = |code, log| judge(&format!("{machine}{}", stopped(code, log)), "f");
+        let sentence = "needs Linux 5.15, this is Linux 5.10.0-32-amd64";
+        let log = format!("memscoped: {sentence}\n");
+        let (_, outcome) = says(1, &log).unwrap();
+        let expected = Outcome::Refused {
+            sentence: sentence.to_owned(),
+        };
+        assert_eq!(outcome, expected);
+        assert!(says(0, &log).is_err());
+        assert!(says(1, "memscoped: the kernel refused it").is_err());
+        assert!(says(1, &format!("{log}{log}")).is_err());
     }
 }

@@ -1,48 +1,51 @@
 //! Runs the machine: starts QEMU and reads its console until it is switched off.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::architecture::Architecture;
 use crate::process;
 
-/// Program of the simulator.
-pub const QEMU: &str = "qemu-system-aarch64";
-
 /// Settings of the machine to boot.
-pub struct Machine {
-    pub kernel: PathBuf,
-    pub image: PathBuf,
-    pub cpu: String,
+pub struct Machine<'a> {
+    pub architecture: &'static Architecture,
+    pub kernel: &'a Path,
+    pub image: &'a Path,
+    pub processors: u32,
     pub memory_mib: u32,
     pub deadline: Duration,
 }
 
 /// Boots the machine, prints its console's output, and returns that.
-pub fn boot(machine: &Machine) -> Result<String> {
-    let mut command = Command::new(QEMU);
+pub fn boot(machine: &Machine<'_>) -> Result<String> {
+    let architecture = machine.architecture;
+    let qemu = architecture.simulator.programs[0];
+    // A kernel that meets a fault of its own panics, and one that panics reboots at once, which ends the machine.
+    let words = format!("console={} quiet oops=panic panic=-1", architecture.console);
+    let mut command = Command::new(qemu);
     command
-        .args(["-M", "virt", "-cpu", &machine.cpu, "-smp", "2"])
+        .args(["-M", architecture.machine, "-cpu", architecture.cpu])
+        .args(["-smp", &machine.processors.to_string()])
         .args(["-accel", "tcg,thread=multi", "-nic", "none", "-no-reboot"])
         .args(["-display", "none", "-monitor", "none", "-serial", "stdio"])
         .args(["-m", &machine.memory_mib.to_string()])
         .arg("-kernel")
-        .arg(&machine.kernel)
+        .arg(machine.kernel)
         .arg("-initrd")
-        .arg(&machine.image)
-        // A kernel that panics reboots at once, which ends the machine.
-        .args(["-append", "console=ttyAMA0 quiet panic=-1"])
+        .arg(machine.image)
+        .args(["-append", &words])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     eprintln!("+ {}", process::words(&command));
     let started = Instant::now();
     let mut child = command
         .spawn()
-        .with_context(|| format!("{QEMU} could not be started"))?;
+        .with_context(|| format!("{qemu} could not be started"))?;
     let console = child.stdout.take().context("no console")?;
     let (send, lines) = mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -83,7 +86,7 @@ pub fn boot(machine: &Machine) -> Result<String> {
         );
     }
     if !status.success() {
-        bail!("{QEMU}: {status}");
+        bail!("{qemu}: {status}");
     }
     eprintln!("vm: done in {} s", started.elapsed().as_secs());
     Ok(said)

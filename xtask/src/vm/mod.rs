@@ -1,12 +1,17 @@
-//! `cargo xtask vm`: a 64-bit Arm machine, simulated by QEMU, in which memscoped traces two programs.
+//! `cargo xtask vm`: machines, simulated by QEMU, in which memscoped traces two programs on Debian's kernels.
 //!
-//! The task builds memscope for the machine, makes a root of Debian's packages and the two programs, boots Debian's
-//! kernel with it, and compares memscope's numbers with those that the programs print themselves. The machine has no
-//! disk and no network; its only output is its serial console.
+//! The task builds memscope for the machine, makes a root of Debian's packages and the two programs, boots each kernel
+//! with it, and compares memscope's numbers with those that the programs print themselves. The machine has no disk and
+//! no network; its only output is its serial console.
 
+mod architecture;
 mod image;
 mod judge;
+mod kernels;
 mod machine;
+mod table;
+
+pub use architecture::{AARCH64, X86_64};
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +21,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::aarch64::{self, CC, Packages};
+use crate::debian::Packages;
 use crate::process;
 use crate::setup::mode::Mode;
-use crate::setup::tool::{Tool, Version};
 use crate::sim::cann;
+use architecture::Architecture;
 use image::Image;
 
 /// A runtime that the programs call. tests/vm/device.h has its names in C.
@@ -58,134 +63,164 @@ const DEVICES: [Device; 2] = [
     },
 ];
 
-/// The simulator that runs the machine.
-const SIMULATOR: Tool = Tool {
-    name: "QEMU for aarch64",
-    why: "it simulates a machine of aarch64",
-    programs: &[machine::QEMU],
-    ask: &["--version"],
-    least: Version(7, 0),
-    packages: &["qemu-system-arm"],
-};
-
 #[derive(Args, Clone)]
 pub struct Options {
     /// The machine
-    #[arg(long, default_value = "aarch64", value_parser = ["aarch64"])]
+    #[arg(long, default_value = AARCH64.name, value_parser = Architecture::ALL.map(|one| one.name))]
     pub arch: String,
+
+    /// Debian's releases whose kernels are booted, one after the other
+    #[arg(
+        long, value_name = "RELEASE", value_delimiter = ',', default_value = "bookworm",
+        value_parser = ["all", kernels::SUITES[0], kernels::SUITES[1], kernels::SUITES[2], kernels::SUITES[3]]
+    )]
+    pub kernels: Vec<String>,
+
+    /// Another kernel than Debian's, such as one with larger pages (an uncompressed or EFI image)
+    #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
+    pub kernel: Option<PathBuf>,
 
     /// Whose functions the programs call: a stand-in for CUDA's, or the simulated CANN libraries
     #[arg(long, default_value = "npu", value_parser = DEVICES.map(|device| device.name))]
     pub device: String,
 
-    /// Another kernel than Debian's, such as one with larger pages (an uncompressed or EFI image)
-    #[arg(long, value_name = "FILE")]
-    pub kernel: Option<PathBuf>,
+    /// Write the results into docs/evidence/kernels.md
+    #[arg(long, conflicts_with_all = ["kernel", "device"])]
+    pub write: bool,
 
-    /// Seconds after which the machine is switched off, and the check has failed
-    #[arg(long, default_value_t = 300)]
+    /// Seconds after which a machine is switched off, and the check has failed
+    #[arg(long, default_value_t = 900)]
     pub deadline: u64,
+
+    /// Processors of the machine; with one, threads run into the same probe while another is in it
+    #[arg(long, default_value_t = 2)]
+    pub processors: u32,
 
     /// Memory of the machine in MiB
     #[arg(long, default_value_t = 2048)]
     pub memory: u32,
-
-    /// What the processor is; the newest that QEMU knows signs return addresses where code asks for it
-    #[arg(long, default_value = "max,pauth-impdef=on")]
-    pub cpu: String,
 }
 
-/// Debian's package that depends on the package of the current kernel.
-const KERNEL: &str = "linux-image-arm64";
 /// Packages that the programs need (what these depend on is fetched, too), and the package of a shell.
 const USERLAND: [&str; 3] = ["libgcc-s1", "python3-minimal", "libpython3-stdlib"];
 const SHELL: &str = "busybox-static";
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
-    if !ensure(Mode::Check)? {
-        bail!("cargo xtask setup --aarch64 installs what is missing");
-    }
-    let programs = aarch64::build(&aarch64::Options {
-        package: vec!["memscope-daemon".to_owned(), "memscope-ctl".to_owned()],
-        ..aarch64::Options::default()
-    })?;
-    let folder = aarch64::folder().join("vm");
-    fs::create_dir_all(&folder)?;
+    let architecture = Architecture::ALL
+        .into_iter()
+        .find(|one| one.name == options.arch)
+        .context("no such machine")?;
     let device = DEVICES
         .iter()
         .find(|device| device.name == options.device)
         .context("no such device")?;
-    let image = make(&folder, &programs, device)?;
-    let said = machine::boot(&machine::Machine {
-        kernel: match &options.kernel {
-            Some(kernel) => kernel.clone(),
-            None => kernel()?,
-        },
-        image,
-        cpu: options.cpu.clone(),
-        memory_mib: options.memory,
-        deadline: Duration::from_secs(options.deadline),
-    })?;
-    judge::judge(&said, device.alloc)
-}
-
-/// Makes sure that everything is there. False: something is missing (only with [`Mode::Check`]).
-pub fn ensure(mode: Mode) -> Result<bool> {
-    let cross = aarch64::ensure(mode)?;
-    let simulator = SIMULATOR.ensure(mode)?;
-    let complete = kernel().is_ok() && root().join("usr").is_dir();
-    match (complete, mode) {
-        (true, _) => eprintln!("Debian for aarch64: found, {}", root().display()),
-        (false, Mode::Check) => eprintln!("Debian for aarch64: missing; the machine runs it"),
-        (false, Mode::Install) => fetch()?,
+    if !ensure(architecture, Mode::Check)? {
+        bail!(
+            "cargo xtask setup {} installs what is missing",
+            architecture.setup
+        );
     }
-    Ok(cross && simulator && (complete || mode == Mode::Install))
+    let folder = folder(architecture);
+    let programs = architecture.build()?;
+    let image = make(architecture, &folder, &programs, device)?;
+    let boot = |kernel: &Path| {
+        let said = machine::boot(&machine::Machine {
+            architecture,
+            kernel,
+            image: &image,
+            processors: options.processors,
+            memory_mib: options.memory,
+            deadline: Duration::from_secs(options.deadline),
+        })?;
+        judge::judge(&said, device.alloc)
+    };
+    if let Some(kernel) = &options.kernel {
+        return boot(kernel).map(drop);
+    }
+    let all = options.kernels.iter().any(|suite| suite == "all");
+    let asked = |suite: &&str| all || options.kernels.iter().any(|one| one == suite);
+    let (mut rows, mut wrong) = (Vec::new(), Vec::new());
+    for suite in kernels::SUITES.into_iter().filter(asked) {
+        let kernel = kernels::of(suite, architecture, &folder)?;
+        match boot(&kernel) {
+            Ok((release, outcome)) => {
+                rows.push(table::row(architecture, suite, &release, &outcome));
+            }
+            Err(error) => wrong.push(format!("{suite}: {error:#}")),
+        }
+    }
+    if options.write {
+        table::write(&rows)?;
+    }
+    for row in &rows {
+        println!("{row}");
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(())
 }
 
-/// Folder into which Debian is unpacked.
-fn root() -> PathBuf {
-    aarch64::folder().join("root")
+/// Makes sure that everything is there, but for the kernels, which are fetched when they are asked for. False: something
+/// is missing (only with [`Mode::Check`]).
+pub fn ensure(architecture: &Architecture, mode: Mode) -> Result<bool> {
+    let simulator = architecture.simulator.ensure(mode)?;
+    let root = folder(architecture).join("root");
+    let complete = root.join("usr").is_dir();
+    match (complete, mode) {
+        (true, _) => eprintln!(
+            "Debian for {}: found, {}",
+            architecture.name,
+            root.display()
+        ),
+        (false, Mode::Check) => {
+            eprintln!("Debian for {}: missing; machines run it", architecture.name);
+        }
+        (false, Mode::Install) => fetch(architecture, &root)?,
+    }
+    Ok(simulator && (complete || mode == Mode::Install))
 }
 
-fn fetch() -> Result<()> {
-    eprintln!("Debian for aarch64: missing, fetching; the machine runs it");
-    let packages = Packages::new(&aarch64::folder())?;
+/// Folder of everything for machines of an architecture.
+fn folder(architecture: &Architecture) -> PathBuf {
+    process::target().join("vm").join(architecture.name)
+}
+
+/// Fetches the release of Debian that this machine runs: the programs are linked with its libraries.
+fn fetch(architecture: &Architecture, root: &Path) -> Result<()> {
+    eprintln!(
+        "Debian for {}: missing, fetching; machines run it",
+        architecture.name
+    );
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let mut lines = system.lines();
+    let release = lines.find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let release = release.context("/etc/os-release does not name a release of Debian")?;
+    let apt = folder(architecture).join("apt");
+    let packages = Packages::new(&apt, architecture.debian, Some(release))?;
     packages.update()?;
-    let kernels = packages.depends(KERNEL, "linux-image-")?;
-    let kernel = kernels
-        .first()
-        .with_context(|| format!("{KERNEL} names no kernel"))?;
-    packages.unpack(&[kernel], &aarch64::folder().join("kernel"))?;
-    packages.unpack(&[SHELL], &root())?;
-    packages.unpack_with_all(&USERLAND, &root())
-}
-
-/// The kernel that was fetched.
-fn kernel() -> Result<PathBuf> {
-    let boot = aarch64::folder().join("kernel/boot");
-    let entries =
-        fs::read_dir(&boot).with_context(|| format!("no kernel in {}", boot.display()))?;
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
-        })
-        .max()
-        .with_context(|| format!("no kernel in {}", boot.display()))
+    packages.unpack(&[SHELL], root)?;
+    packages.unpack_with_all(&USERLAND, root)
 }
 
 /// Makes the root file system, as an archive that the kernel unpacks into memory.
-fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
+fn make(
+    architecture: &Architecture,
+    folder: &Path,
+    programs: &Path,
+    device: &Device,
+) -> Result<PathBuf> {
+    let in_lib = |name: &str| format!("usr/lib/{}/{name}", architecture.libraries);
+    let compile =
+        |source: &Path, to: &Path, more: &[String]| compile(architecture, source, to, more);
     let sources = process::root().join("tests/vm");
     let mut image = Image::default();
-    image.tree(&root(), wanted)?;
+    image.tree(&folder.join("root"), wanted)?;
     let calls = folder.join("calls");
     let source = sources.join("calls.c");
     if device.simulated {
-        let libraries = cann::build(CC, None)?;
+        let libraries = cann::build(architecture.cc, None)?;
         for entry in fs::read_dir(libraries.folder())? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -204,16 +239,15 @@ fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
         compile(&source, &calls, &words)?;
     }
     image.file("usr/bin/calls", &fs::read(&calls)?, true);
-    image.file(
-        "usr/lib/calls.py",
-        &fs::read(sources.join("calls.py"))?,
-        false,
-    );
+    for script in ["calls.py", "held.py"] {
+        let text = fs::read(sources.join(script))?;
+        image.file(&format!("usr/lib/{script}"), &text, false);
+    }
     for name in ["memscoped", "memscope-ctl"] {
         let small = folder.join(name);
         // Debugging information is the largest part of a debug build.
         process::output(
-            Command::new("aarch64-linux-gnu-strip")
+            Command::new(architecture.strip)
                 .arg("--strip-debug")
                 .arg("-o")
                 .args([&small, &programs.join(name)]),
@@ -233,11 +267,6 @@ fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
     image.write(&folder.join("root.cpio"))
 }
 
-/// Path of a library in the machine.
-fn in_lib(name: &str) -> String {
-    format!("usr/lib/aarch64-linux-gnu/{name}")
-}
-
 /// Whether a file of the packages is put into the machine: no documentation, and nothing of Python that the program
 /// does not use.
 fn wanted(path: &str) -> bool {
@@ -246,10 +275,10 @@ fn wanted(path: &str) -> bool {
         "var/",
         "etc/",
         "usr/sbin/",
-        "usr/lib/aarch64-linux-gnu/gconv/",
         "usr/lib/python3/",
     ];
     let parts = [
+        "/gconv/",
         "/test/",
         "/idlelib/",
         "/lib2to3/",
@@ -260,13 +289,13 @@ fn wanted(path: &str) -> bool {
         && !parts.iter().any(|part| path.contains(part))
 }
 
-/// Compiles a file for the machine. Its code signs return addresses, so that the stack walk meets signed ones.
-fn compile(source: &Path, to: &Path, more: &[String]) -> Result<()> {
+/// Compiles a file for the machine.
+fn compile(architecture: &Architecture, source: &Path, to: &Path, more: &[String]) -> Result<()> {
     let here = format!("-ffile-prefix-map={}=.", process::root().display());
     process::run(
-        process::command(CC)
+        process::command(architecture.cc)
             .args(["-O1", "-g", "-Wall", "-Werror", &here])
-            .arg("-mbranch-protection=standard")
+            .arg(architecture.protection)
             .arg("-o")
             .args([to, source])
             .args(more),

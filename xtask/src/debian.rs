@@ -1,5 +1,5 @@
-//! Debian's packages for another architecture than this machine's: fetched and unpacked, not installed. apt gets lists
-//! and a cache of its own below `target`, so nothing of the system changes and nobody needs to be root.
+//! Debian's packages for any architecture and release: fetched and unpacked, not installed. apt gets lists and a cache
+//! of its own below `target`, so nothing of the system changes and nobody needs to be root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,32 +8,45 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
+use crate::roots::root;
 
-/// Debian's name of the architecture.
-pub const ARCHITECTURE: &str = "arm64";
+/// The keys with which Debian signs its releases.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// apt with lists and a cache of its own.
 pub struct Packages {
     folder: PathBuf,
+    /// Debian's name of the architecture.
+    architecture: &'static str,
+    /// Whether a list of package sources is beside the others; else this machine's sources are used.
+    own_sources: bool,
 }
 
 impl Packages {
-    /// Prepares apt's lists, cache and files below `folder`.
-    pub fn new(folder: &Path) -> Result<Packages> {
+    /// Prepares apt's lists, cache and files below `folder`. With a suite (`bookworm`), packages come from it alone, from
+    /// the mirror that this machine uses; without one, from this machine's own sources.
+    pub fn new(folder: &Path, architecture: &'static str, suite: Option<&str>) -> Result<Packages> {
         for part in ["state/lists/partial", "cache/archives/partial", "files"] {
             let part = folder.join(part);
             fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
         }
         // For this apt, no package is installed.
         fs::write(folder.join("state/status"), "")?;
+        if let Some(suite) = suite {
+            let mirror = root::mirror();
+            let line = format!("deb [signed-by={KEYS}] {mirror} {suite} main\n");
+            fs::write(folder.join("sources.list"), line)?;
+        }
         Ok(Packages {
             folder: folder.to_owned(),
+            architecture,
+            own_sources: suite.is_some(),
         })
     }
 
     fn apt(&self, program: &str) -> Result<Command> {
         if process::find_program(program).is_none() {
-            bail!("this system has no {program}; packages for aarch64 are taken from Debian's");
+            bail!("this system has no {program}; Debian's packages are fetched with it");
         }
         let mut command = process::command(program);
         let state = self.folder.join("state");
@@ -41,13 +54,18 @@ impl Packages {
             format!("Dir::State={}", state.display()),
             format!("Dir::State::status={}", state.join("status").display()),
             format!("Dir::Cache={}", self.folder.join("cache").display()),
-            format!("APT::Architecture={ARCHITECTURE}"),
-            format!("APT::Architectures::={ARCHITECTURE}"),
+            format!("APT::Architecture={}", self.architecture),
+            format!("APT::Architectures::={}", self.architecture),
             "APT::Sandbox::User=".to_owned(),
             "APT::Install-Recommends=false".to_owned(),
             "Acquire::Retries=3".to_owned(),
         ] {
             command.args(["-o", &option]);
+        }
+        if self.own_sources {
+            let list = self.folder.join("sources.list");
+            let list = format!("Dir::Etc::sourcelist={}", list.display());
+            command.args(["-o", &list, "-o", "Dir::Etc::sourceparts=-"]);
         }
         command.arg("-q").current_dir(self.folder.join("files"));
         Ok(command)

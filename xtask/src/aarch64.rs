@@ -5,16 +5,13 @@
 //! else Debian's compiler, which builds the BPF object anyway, with the library from Debian's package of exactly that
 //! version for arm64.
 
-mod debian;
-
-pub use debian::Packages;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::debian::Packages;
 use crate::process;
 use crate::setup::mode::Mode;
 use crate::setup::tool::{Tool, Version};
@@ -167,8 +164,8 @@ fn fetched(version: &str) -> PathBuf {
     folder().join("rust").join(version)
 }
 
-/// Folder of everything that is fetched for aarch64.
-pub fn folder() -> PathBuf {
+/// Folder of what is fetched for aarch64.
+fn folder() -> PathBuf {
     process::target().join("aarch64")
 }
 
@@ -179,7 +176,7 @@ fn install_library() -> Result<()> {
     // The library for rustc-web is in libstd-rust-web-dev.
     let name = format!("libstd-{}-dev", package.replacen("rustc", "rust", 1));
     eprintln!("Rust standard library for aarch64: missing, fetching {name} {version}");
-    let packages = Packages::new(&folder())?;
+    let packages = Packages::new(&folder(), "arm64", None)?;
     packages.update()?;
     packages.unpack(&[&format!("{name}={version}")], &fetched(&version))?;
     if library().is_none() {

@@ -66,6 +66,7 @@ impl Process {
             stacks: self.stacks.bytes(),
             rest: ALONE
                 + self.pool.blocks.bytes()
+                + self.steps.bytes()
                 + loose as u64 * LOOSE
                 + rooms as u64 * ROOM
                 + self.driver.bytes()

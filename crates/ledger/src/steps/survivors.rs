@@ -118,6 +118,12 @@ impl Survivors {
         });
     }
 
+    /// Bytes that the lists take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let waiting = self.waiting.capacity() * size_of::<Came>();
+        (waiting + self.found.capacity() * size_of::<Survivor>()) as u64
+    }
+
     /// Step `step` has ended: finds the blocks of earlier steps that still live.
     pub(crate) fn end(&mut self, step: u64, blocks: &Blocks) {
         let due = self.waiting.partition_point(|one| one.step < step);

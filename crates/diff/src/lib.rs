@@ -20,7 +20,7 @@
 use memscope_proto::v1::{Amount, DeviceDiff, GroupDiff};
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// How blocks of the two pictures are paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -160,8 +160,13 @@ pub fn compare<S: Ord + Copy>(
 ) -> Compared<S> {
     let (groups, stacks) = match matched_by {
         MatchedBy::Block => {
-            let fates = block_by_block(before, after);
-            (sums_of(&fates, group_key), sums_of(&fates, stack_key))
+            let mut groups = SumsOf::new(group_key);
+            let mut stacks = SumsOf::new(stack_key);
+            block_by_block(before, after, |block, fate| {
+                groups.add(block, fate);
+                stacks.add(block, fate);
+            });
+            (groups.finish(), stacks.finish())
         }
         MatchedBy::Number => (
             numbers(before, after, group_key),
@@ -212,44 +217,94 @@ fn ranked<K>(sums: BTreeMap<K, Sums>) -> impl Iterator<Item = (K, Sums)> {
     rows.into_iter()
 }
 
-/// Each block of either picture, once, and whether it came, went or stayed.
-fn block_by_block<'a, S>(before: &'a Side<S>, after: &'a Side<S>) -> Vec<(&'a Block<S>, Fate)> {
+/// The blocks of a picture, ordered by device, address and size. Most pictures have them in that order.
+fn in_order<S>(side: &Side<S>) -> Vec<&Block<S>> {
+    let mut blocks: Vec<&Block<S>> = side.blocks.iter().collect();
+    blocks.sort_by_key(|block| place(block));
+    blocks
+}
+
+fn place<S>(block: &Block<S>) -> (i32, u64, u64) {
+    (block.device, block.address, block.size)
+}
+
+/// Tells of each block of either picture, once, whether it came, went or stayed.
+fn block_by_block<'a, S>(
+    before: &'a Side<S>,
+    after: &'a Side<S>,
+    mut tell: impl FnMut(&'a Block<S>, Fate),
+) {
     // A user may name the later moment first. The time of allocation that decides is always that in the later picture.
     let turned = matches!((before.as_of_ns, after.as_of_ns), (Some(a), Some(b)) if a > b);
     let earlier = if turned { after } else { before }.as_of_ns;
-    let place = |block: &Block<S>| (block.device, block.address, block.size);
-    let mut then: HashMap<_, _> = before.blocks.iter().map(|b| (place(b), b)).collect();
-    let mut fates: Vec<(&Block<S>, Fate)> = Vec::with_capacity(after.blocks.len());
-    for now in &after.blocks {
-        let same = then.get(&place(now)).is_some_and(|then| {
+    let mut then = in_order(before);
+    // A picture has one block at a place; of several in a file the last one counts.
+    then.dedup_by(|later, kept| {
+        let same = place(later) == place(kept);
+        if same {
+            *kept = *later;
+        }
+        same
+    });
+    let mut then = then.into_iter().peekable();
+    for now in in_order(after) {
+        while let Some(gone) = then.next_if(|then| place(then) < place(now)) {
+            tell(gone, |sums| &mut sums.went);
+        }
+        let stayed = then.next_if(|then| {
             let later = if turned { *then } else { now };
             let known = later.born_ns.zip(earlier);
-            known.is_none_or(|(born, earlier)| born <= earlier)
+            place(then) == place(now) && known.is_none_or(|(born, earlier)| born <= earlier)
         });
-        if same {
-            then.remove(&place(now));
-        }
         // For a block that stayed, the second picture is used: it is newer and may know more about the block.
-        fates.push((
-            now,
-            if same {
-                |s| &mut s.stayed
-            } else {
-                |s| &mut s.came
-            },
-        ));
+        match stayed {
+            Some(_) => tell(now, |sums| &mut sums.stayed),
+            None => tell(now, |sums| &mut sums.came),
+        }
     }
-    let gone = |block| -> (&Block<S>, Fate) { (block, |s| &mut s.went) };
-    fates.extend(then.into_values().map(gone));
-    fates
+    for gone in then {
+        tell(gone, |sums| &mut sums.went);
+    }
 }
 
-fn sums_of<S, K: Ord>(fates: &[(&Block<S>, Fate)], key: fn(&Block<S>) -> K) -> BTreeMap<K, Sums> {
-    let mut sums: BTreeMap<K, Sums> = BTreeMap::new();
-    for (block, fate) in fates {
-        add(fate(sums.entry(key(block)).or_default()), 1, block.size);
+/// Sums by a key. Blocks that lie beside each other often have the same one, so it is looked up when it changes.
+struct SumsOf<S, K> {
+    key: fn(&Block<S>) -> K,
+    sums: BTreeMap<K, Sums>,
+    last: Option<(K, Sums)>,
+}
+
+impl<S, K: Ord> SumsOf<S, K> {
+    fn new(key: fn(&Block<S>) -> K) -> SumsOf<S, K> {
+        SumsOf {
+            key,
+            sums: BTreeMap::new(),
+            last: None,
+        }
     }
-    sums
+
+    fn add(&mut self, block: &Block<S>, fate: Fate) {
+        let key = (self.key)(block);
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            self.put_away();
+            let sums = self.sums.get(&key).copied().unwrap_or_default();
+            self.last = Some((key, sums));
+        }
+        if let Some((_, sums)) = &mut self.last {
+            add(fate(sums), 1, block.size);
+        }
+    }
+
+    fn put_away(&mut self) {
+        if let Some((key, sums)) = self.last.take() {
+            self.sums.insert(key, sums);
+        }
+    }
+
+    fn finish(mut self) -> BTreeMap<K, Sums> {
+        self.put_away();
+        self.sums
+    }
 }
 
 /// Compares the numbers of blocks of each rounded size in each group.

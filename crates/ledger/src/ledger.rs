@@ -86,7 +86,7 @@ impl Ledger {
     /// Adds a process that was read from a checkpoint. Its index of stacks is not stored; it is built here.
     pub fn put(&mut self, part: RestoredPart) {
         let RestoredPart(mut process) = part;
-        process.stacks.index_contents();
+        process.restored();
         self.processes.insert(process.handle, process);
     }
 
@@ -103,7 +103,7 @@ impl Ledger {
     /// Completes a ledger that was read from a checkpoint of format 2: builds the indexes that are not stored.
     pub fn restored(mut self) -> Ledger {
         for process in self.processes.values_mut() {
-            process.stacks.index_contents();
+            process.restored();
         }
         self
     }

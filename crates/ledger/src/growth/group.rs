@@ -10,7 +10,7 @@ use crate::fast_hash::FastMap;
 use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::report::Space;
 use crate::state::distribution::power_class;
-use crate::state::membership::{GroupKey, Membership, NONE};
+use crate::state::membership::{GroupKey, Membership, NONE, NUMBERS, Named};
 use crate::state::stacks::{self, StackIndex};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,16 @@ pub(crate) struct StackKey {
     pub(crate) device: Option<i32>,
     pub(crate) space: Space,
     pub(crate) stack: StackIndex,
+}
+
+impl StackKey {
+    fn of(key: &GroupKey) -> StackKey {
+        StackKey {
+            device: key.device,
+            space: key.space,
+            stack: key.stack,
+        }
+    }
 }
 
 /// Unit in which the floors of stacks are counted, in bytes.
@@ -59,6 +69,9 @@ pub(crate) struct Left {
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
     pub(crate) class: u32,
+    /// Number of the group of its stack; `NONE` if there was no room for one.
+    #[serde(default = "none")]
+    of_stack: u32,
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
@@ -68,12 +81,88 @@ pub(crate) struct Group {
     touched_ns: u64,
 }
 
+impl Group {
+    fn others(&self) -> Others {
+        Others {
+            class: self.class,
+            of_stack: self.of_stack,
+            units: units_of(self.key.size),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Class {
     pub(crate) key: ClassKey,
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
+}
+
+const fn none() -> u32 {
+    NONE
+}
+
+/// The groups beside that of its exact size that a block belongs to, and its size in units ([`UNIT`]), rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Others {
+    pub(crate) class: u32,
+    pub(crate) of_stack: u32,
+    units: u32,
+}
+
+/// The other groups of the blocks that have no group of their exact size, because there were too many. Each entry is for all
+/// blocks that have the same ones.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Loose {
+    /// The groups, and the number of live blocks in them.
+    entries: Vec<(Others, u32)>,
+    vacant: Vec<u32>,
+    numbers: FastMap<Others, u32>,
+}
+
+impl Loose {
+    /// One more block of these groups; returns the number of their entry.
+    fn comes(&mut self, others: Others) -> Option<u32> {
+        if let Some(number) = self.numbers.get(&others) {
+            let (_, live) = self.entries.get_mut(*number as usize)?;
+            *live += 1;
+            return Some(*number);
+        }
+        let number = match self.vacant.pop() {
+            Some(number) => number,
+            None if self.entries.len() >= NUMBERS => return None,
+            None => {
+                self.entries.push((others, 0));
+                (self.entries.len() - 1) as u32
+            }
+        };
+        *self.entries.get_mut(number as usize)? = (others, 1);
+        self.numbers.insert(others, number);
+        Some(number)
+    }
+
+    fn get(&self, number: usize) -> Option<Others> {
+        let (others, live) = self.entries.get(number)?;
+        (*live > 0).then_some(*others)
+    }
+
+    /// A block of an entry's groups goes; returns the groups.
+    fn goes(&mut self, number: usize) -> Option<Others> {
+        let (others, live) = self.entries.get_mut(number)?;
+        let others = *others;
+        *live = live.checked_sub(1)?;
+        if *live == 0 {
+            self.numbers.remove(&others);
+            self.vacant.push(number as u32);
+        }
+        Some(others)
+    }
+}
+
+/// A block's size in units, rounded up.
+fn units_of(size: u64) -> u32 {
+    u32::try_from(size.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
 /// Bytes of the entries of a vector, of which some are asked what they have beside themselves.
@@ -105,6 +194,8 @@ pub(crate) struct Groups {
     /// which windows that was so.
     recorded: Floor,
     recorded_steps: Floor,
+    #[serde(default)]
+    loose: Loose,
     /// Number of blocks for which no group of their exact size could be made.
     refused: u64,
     /// Number of blocks to refuse before empty groups are searched for again.
@@ -133,7 +224,7 @@ impl Groups {
             recorded: recorded(&clock),
             recorded_steps: recorded(&ticks),
             tick: 0,
-            limit: limit.min(NONE as usize - 1),
+            limit: limit.min(NUMBERS),
             groups: Vec::new(),
             vacant: Vec::new(),
             by_key: FastMap::default(),
@@ -141,6 +232,7 @@ impl Groups {
             by_class: FastMap::default(),
             of_stacks: Vec::new(),
             by_stack: FastMap::default(),
+            loose: Loose::default(),
             refused: 0,
             patience: 0,
             given_up: false,
@@ -208,31 +300,60 @@ impl Groups {
             Some(&found) => found,
             None => self.open(time_ns, key),
         };
-        let class = match self.groups.get_mut(exact as usize) {
+        let tick = self.tick as u32;
+        let (others, place) = match self.groups.get_mut(exact as usize) {
             Some(group) => {
                 count(&mut group.floor, &self.clock, 1);
                 count(&mut group.steps, &self.ticks, 1);
                 group.touched_ns = time_ns;
-                group.class
+                (group.others(), Membership::of_group(exact, tick))
             }
-            None => self.class_of(&key),
+            None => {
+                let others = Others {
+                    class: self.class_of(&key),
+                    of_stack: self.stack_of(&key),
+                    units: units_of(key.size),
+                };
+                let Some(loose) = self.loose.comes(others) else {
+                    return Membership::NOWHERE;
+                };
+                (others, Membership::loose(loose, tick))
+            }
         };
-        if let Some(class) = self.classes.get_mut(class as usize) {
+        if let Some(class) = self.classes.get_mut(others.class as usize) {
             count(&mut class.floor, &self.clock, 1);
             count(&mut class.steps, &self.ticks, 1);
         }
-        let units = u32::try_from(key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let of_stack = self.stack_of(&key);
-        if let Some(all) = self.of_stacks.get_mut(of_stack as usize) {
-            count(&mut all.floor, &self.clock, units);
-            count(&mut all.steps, &self.ticks, units);
+        if let Some(all) = self.of_stacks.get_mut(others.of_stack as usize) {
+            count(&mut all.floor, &self.clock, others.units);
+            count(&mut all.steps, &self.ticks, others.units);
         }
-        Membership {
-            exact,
-            class,
-            of_stack,
-            units,
-            tick: self.tick as u32,
+        place
+    }
+
+    /// The other groups that a block with this place is in; `None` if it is in no group.
+    pub(crate) fn others(&self, place: Membership) -> Option<Others> {
+        match place.named() {
+            Named::Group(number) => self.groups.get(number).map(Group::others),
+            Named::Loose(number) => self.loose.get(number),
+            Named::Nothing => None,
+        }
+    }
+
+    /// Largest number of a group of an exact size, plus one.
+    pub(crate) fn numbers(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Completes what an older checkpoint did not have.
+    pub(crate) fn restored(&mut self) {
+        for group in self
+            .groups
+            .iter_mut()
+            .filter(|group| group.of_stack == NONE)
+        {
+            let known = self.by_stack.get(&StackKey::of(&group.key));
+            group.of_stack = known.copied().unwrap_or(NONE);
         }
     }
 
@@ -243,7 +364,12 @@ impl Groups {
             time_ns,
             tick: self.tick,
         });
-        if let Some(group) = self.groups.get_mut(place.exact as usize) {
+        let others = match place.named() {
+            Named::Loose(number) => self.loose.goes(number),
+            _ => self.others(place),
+        };
+        let group = place.exact().and_then(|number| self.groups.get_mut(number));
+        if let Some(group) = group {
             group.floor.went(&self.clock, 1);
             group.steps.went(&self.ticks, 1);
             group.freed.0 += 1;
@@ -252,23 +378,22 @@ impl Groups {
             group.touched_ns = time_ns;
             group.left = left;
         }
-        if let Some(class) = self.classes.get_mut(place.class as usize) {
+        let Some(others) = others else {
+            return;
+        };
+        if let Some(class) = self.classes.get_mut(others.class as usize) {
             class.floor.went(&self.clock, 1);
             class.steps.went(&self.ticks, 1);
         }
-        if let Some(all) = self.of_stacks.get_mut(place.of_stack as usize) {
-            all.floor.went(&self.clock, place.units);
-            all.steps.went(&self.ticks, place.units);
+        if let Some(all) = self.of_stacks.get_mut(others.of_stack as usize) {
+            all.floor.went(&self.clock, others.units);
+            all.steps.went(&self.ticks, others.units);
             all.left = left;
         }
     }
 
     fn stack_of(&mut self, key: &GroupKey) -> u32 {
-        let key = StackKey {
-            device: key.device,
-            space: key.space,
-            stack: key.stack,
-        };
+        let key = StackKey::of(key);
         if let Some(place) = self.by_stack.get(&key) {
             return *place;
         }
@@ -324,6 +449,7 @@ impl Groups {
         let group = Group {
             key,
             class: self.class_of(&key),
+            of_stack: self.stack_of(&key),
             floor: Floor::new(&self.clock),
             steps: Floor::new(&self.ticks),
             freed: (0, 0),
@@ -377,6 +503,7 @@ impl Groups {
         self.by_class = FastMap::default();
         self.of_stacks = Vec::new();
         self.by_stack = FastMap::default();
+        self.loose = Loose::default();
     }
 
     /// Estimate of the bytes that they take. How long the rows of their floors are, a sample of them tells.
@@ -390,6 +517,8 @@ impl Groups {
             + of_stacks
             + table_bytes::<(GroupKey, u32)>(self.by_key.capacity())
             + table_bytes::<(StackKey, u32)>(self.by_stack.capacity())
+            + (self.loose.entries.capacity() * size_of::<(Others, u32)>()) as u64
+            + table_bytes::<(Others, u32)>(self.loose.numbers.capacity())
     }
 
     /// The windows, as they stand at `time_ns`.

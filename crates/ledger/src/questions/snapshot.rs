@@ -13,7 +13,7 @@ use crate::report::{
 use crate::state::device::Device;
 use crate::state::pool::segment::{Segment, Segments};
 use crate::state::process::Process;
-use crate::state::stacks::NOT_TAKEN;
+use crate::state::stacks::{NOT_TAKEN, StackIndex};
 use std::sync::Arc;
 
 /// Blocks up to this size come from the small pool (`kSmallSize`).
@@ -101,16 +101,19 @@ fn name_stacks(
     let mut stacks = vec![Arc::new(process.stacks.stack(NOT_TAKEN))];
     let mut numbers = FastMap::default();
     numbers.insert(NOT_TAKEN, 0);
-    let blocks = segments.iter_mut().flat_map(|segment| &mut segment.blocks);
-    let places = blocks
-        .map(|block| &mut block.stack)
-        .chain(trace.iter_mut().map(|entry| &mut entry.stack));
-    for place in places {
+    let mut name = |place: &mut StackIndex| {
         *place = *numbers.entry(*place).or_insert_with(|| {
             stacks.push(Arc::new(process.stacks.stack(*place)));
             stacks.len() as u32 - 1
         });
+    };
+    for segment in segments {
+        segment
+            .blocks
+            .iter_mut()
+            .for_each(|block| name(&mut block.stack));
     }
+    trace.iter_mut().for_each(|entry| name(&mut entry.stack));
     stacks
 }
 
@@ -153,20 +156,50 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
 }
 
 fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSegment> {
+    let blocks = placed_blocks(process, device);
+    if row.pool.read.pending.is_empty() {
+        return segments_of(process, row, device, blocks);
+    }
+    let pending = row.pool.read.pending.iter().map(|(held, stack)| Placed {
+        block: SnapshotBlock {
+            addr: held.addr,
+            size: held.rounded,
+            requested: held.requested(),
+            state: BlockState::PendingFree,
+            since_ns: 0,
+            stack: *stack,
+            labels: 0,
+        },
+        stream: Some(held.stream),
+        serial: 0,
+    });
+    let mut all: Vec<Placed> = blocks.chain(pending).collect();
+    all.sort_by_key(|placed| placed.block.addr);
+    segments_of(process, row, device, all.into_iter())
+}
+
+/// The segments of a pool with these blocks, which are ordered by address. There may be millions, so they go straight to their
+/// segments.
+fn segments_of(
+    process: &Process,
+    row: &Device,
+    device: i32,
+    blocks: impl Iterator<Item = Placed>,
+) -> Vec<SnapshotSegment> {
     let ranges = known_ranges(process, row, device);
-    let mut blocks = placed_blocks(process, row, device).into_iter().peekable();
+    let mut blocks = Apart { blocks, last: None }.peekable();
     let mut unplaced = Vec::new();
     let mut segments = Vec::new();
     for range in &ranges {
         while let Some(block) = blocks.next_if(|b| b.block.addr < range.addr) {
             unplaced.push(block);
         }
-        let mut inside = Vec::new();
-        while let Some(mut block) = blocks.next_if(|b| b.block.addr < range.end()) {
+        let inside = std::iter::from_fn(|| {
+            let mut placed = blocks.next_if(|b| b.block.addr < range.end())?;
             // Only after a loss can a block reach past its segment.
-            block.block.size = block.block.size.min(range.end() - block.block.addr);
-            inside.push(block);
-        }
+            placed.block.size = placed.block.size.min(range.end() - placed.block.addr);
+            Some(placed)
+        });
         segments.push(segment(row, device, range, inside, true));
     }
     unplaced.extend(blocks);
@@ -183,7 +216,7 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
             large: None,
             told: false,
         };
-        segments.push(segment(row, device, &range, run, false));
+        segments.push(segment(row, device, &range, run.into_iter(), false));
     }
     segments.sort_by_key(|segment| segment.addr);
     segments
@@ -223,58 +256,59 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
     ranges
 }
 
-/// The device's blocks by address, without overlaps: where two of them overlap, the free of the older one was not seen.
-fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
-    let mut blocks: Vec<Placed> = process
+/// The device's blocks by address.
+fn placed_blocks(process: &Process, device: i32) -> impl Iterator<Item = Placed> {
+    let level = process.facts.level;
+    let blocks = process
         .pool
-        .blocks()
-        .filter(|(_, block)| block.device == device)
-        .map(|(addr, block)| Placed {
-            block: SnapshotBlock {
-                addr,
-                size: block.rounded,
-                requested: block.requested,
-                state: if block.pending {
-                    BlockState::PendingFree
-                } else {
-                    BlockState::Active
-                },
-                since_ns: block.since_ns(process.facts.level),
-                stack: block.stack,
-                labels: block.labels,
-            },
-            stream: block.stream,
-            serial: block.serial,
-        })
-        .collect();
-    blocks.extend(row.pool.read.pending.iter().map(|(held, stack)| Placed {
+        .blocks
+        .by_address(move |block| block.device == device);
+    blocks.map(move |(addr, block)| Placed {
         block: SnapshotBlock {
-            addr: held.addr,
-            size: held.rounded,
-            requested: held.requested(),
-            state: BlockState::PendingFree,
-            since_ns: 0,
-            stack: *stack,
-            labels: 0,
+            addr,
+            size: block.rounded,
+            requested: block.requested.get(),
+            state: if block.pending {
+                BlockState::PendingFree
+            } else {
+                BlockState::Active
+            },
+            since_ns: block.since_ns(level),
+            stack: block.stack,
+            labels: block.labels,
         },
-        stream: Some(held.stream),
-        serial: 0,
-    }));
-    blocks.sort_by_key(|placed| placed.block.addr);
-    let mut kept: Vec<Placed> = Vec::with_capacity(blocks.len());
-    'next: for placed in blocks {
-        while let Some(last) = kept.last() {
-            if last.end() <= placed.block.addr {
-                break;
+        stream: block.stream.get(),
+        serial: block.serial,
+    })
+}
+
+/// Blocks without those that overlap a newer one: where two of them overlap, the free of the older one was not seen. They are
+/// ordered by address, so a block can overlap only the last one that was kept.
+struct Apart<I> {
+    blocks: I,
+    last: Option<Placed>,
+}
+
+impl<I: Iterator<Item = Placed>> Iterator for Apart<I> {
+    type Item = Placed;
+
+    fn next(&mut self) -> Option<Placed> {
+        for placed in self.blocks.by_ref() {
+            match &mut self.last {
+                Some(last) if last.end() > placed.block.addr => {
+                    if last.serial <= placed.serial {
+                        *last = placed;
+                    }
+                }
+                last => {
+                    if let Some(kept) = last.replace(placed) {
+                        return Some(kept);
+                    }
+                }
             }
-            if last.serial > placed.serial {
-                continue 'next;
-            }
-            kept.pop();
         }
-        kept.push(placed);
+        self.last.take()
     }
-    kept
 }
 
 /// Joins blocks without a known segment into runs as long as possible: blocks that touch, on one stream as far as that
@@ -308,23 +342,10 @@ fn segment(
     row: &Device,
     device: i32,
     range: &Segment,
-    inside: Vec<Placed>,
+    inside: impl Iterator<Item = Placed>,
     seen: bool,
 ) -> SnapshotSegment {
-    let large = if let Some(told) = range.large {
-        told
-    } else if !seen || range.expandable {
-        // An expandable segment can have any size, so its blocks decide whether it belongs to the large pool.
-        let mut sizes = inside.iter().map(|placed| placed.block.size);
-        if inside.is_empty() {
-            range.size > SMALL_SEGMENT
-        } else {
-            sizes.any(|size| size > SMALL_BLOCK)
-        }
-    } else {
-        range.size > SMALL_SEGMENT
-    };
-    let mut blocks = Vec::with_capacity(inside.len() * 2 + 1);
+    let mut blocks = Vec::new();
     let mut at = range.addr;
     let room = |from: u64, to: u64| SnapshotBlock {
         addr: from,
@@ -335,8 +356,12 @@ fn segment(
         stack: NOT_TAKEN,
         labels: 0,
     };
-    let stream = inside.iter().find_map(|placed| placed.stream);
+    let mut stream = None;
+    let (mut is_empty, mut has_large) = (true, false);
     for placed in inside {
+        stream = stream.or(placed.stream);
+        is_empty = false;
+        has_large |= placed.block.size > SMALL_BLOCK;
         if placed.block.size == 0 {
             continue;
         }
@@ -349,6 +374,14 @@ fn segment(
     if at < range.end() {
         blocks.push(room(at, range.end()));
     }
+    let large = if let Some(told) = range.large {
+        told
+    } else if (!seen || range.expandable) && !is_empty {
+        // An expandable segment can have any size, so its blocks decide whether it belongs to the large pool.
+        has_large
+    } else {
+        range.size > SMALL_SEGMENT
+    };
     SnapshotSegment {
         device,
         addr: range.addr,

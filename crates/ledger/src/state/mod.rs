@@ -5,6 +5,7 @@
 //! (`steps`), and to answer questions (`questions`). Only two files here know of `growth` and `steps`: `process` owns
 //! one of each, and `scene` carries them to where a block comes or goes.
 
+pub(crate) mod columns;
 pub(crate) mod device;
 pub(crate) mod distribution;
 pub(crate) mod driver;

@@ -105,6 +105,12 @@ impl Process {
         }
     }
 
+    /// Builds what a checkpoint does not have.
+    pub(crate) fn restored(&mut self) {
+        self.stacks.index_contents();
+        self.groups.restored();
+    }
+
     /// Takes in what NVML says of one of its devices.
     fn device_total(&mut self, told: &DeviceTotal, time_ns: u64) {
         if self.devices.contradict(told) {

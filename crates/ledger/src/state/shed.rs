@@ -2,14 +2,13 @@
 //!
 //! Owns: what each part consists of. Refuses: to choose what goes; the log says so.
 
-use crate::config::{KeptBytes, table_bytes};
+use crate::config::KeptBytes;
 use crate::event::{Shed, ShedPart};
 use crate::report::ProcessState;
 use crate::state::device::Devices;
 use crate::state::driver::Driver;
 use crate::state::marks::Marks;
 use crate::state::pool::Pool;
-use crate::state::pool::block::Block;
 use crate::state::pool::reading::Readings;
 use crate::state::process::Process;
 use crate::state::regions::RegionBook;
@@ -66,7 +65,8 @@ impl Process {
                 + of_devices(|row| row.pool.series.bytes() + row.driver.series.bytes()),
             stacks: self.stacks.bytes(),
             rest: ALONE
-                + table_bytes::<(u64, Block)>(self.pool.blocks.capacity())
+                + self.pool.blocks.bytes()
+                + self.steps.bytes()
                 + loose as u64 * LOOSE
                 + rooms as u64 * ROOM
                 + self.driver.bytes()

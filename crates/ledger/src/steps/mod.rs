@@ -302,6 +302,17 @@ impl Steps {
         };
     }
 
+    /// Estimate of the bytes of what is kept of single steps, and of the blocks that outlive them.
+    pub(crate) fn bytes(&self) -> u64 {
+        // A process uses the same devices all the time, so the last row tells what each of them has.
+        let levels = self
+            .rows
+            .back()
+            .map_or(0, |row| size_of_val(&row.devices[..]));
+        let rows = self.rows.capacity() * size_of::<Row>() + self.rows.len() * levels;
+        rows as u64 + self.survivors.bytes()
+    }
+
     /// A step ends: keeps its levels as a row.
     pub(crate) fn end(&mut self, devices: &mut Devices, time_ns: u64) {
         let step = self.current();

@@ -5,7 +5,8 @@
 //! and S - A is at least 1. Once found, a survivor stays in the list, even if it is freed later. Refuses: a verdict;
 //! see `growth::trend`.
 
-use crate::state::pool::block::Blocks;
+use crate::state::columns::{self, Row};
+use crate::state::pool::blocks::Blocks;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of survivors in the list; further ones are only counted.
@@ -37,10 +38,61 @@ pub(crate) struct Survivor {
     pub(crate) launches_before: u64,
 }
 
+impl Row for Came {
+    type Numbers = [u64; 4];
+
+    fn numbers(&self) -> [u64; 4] {
+        [self.step, self.addr, self.serial, self.launches]
+    }
+
+    fn of(numbers: &[u64; 4]) -> Option<Came> {
+        let [step, addr, serial, launches] = *numbers;
+        Some(Came {
+            step,
+            addr,
+            serial,
+            launches,
+        })
+    }
+}
+
+impl Row for Survivor {
+    type Numbers = [u64; 5];
+
+    fn numbers(&self) -> [u64; 5] {
+        [
+            u64::from(self.device as u32),
+            self.addr,
+            self.size,
+            self.step,
+            self.launches_before,
+        ]
+    }
+
+    fn of(numbers: &[u64; 5]) -> Option<Survivor> {
+        let [device, addr, size, step, launches_before] = *numbers;
+        Some(Survivor {
+            device: u32::try_from(device).ok()? as i32,
+            addr,
+            size,
+            step,
+            launches_before,
+        })
+    }
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Survivors {
     /// Blocks that wait, in the order in which they came.
+    #[serde(
+        serialize_with = "columns::write_all",
+        deserialize_with = "columns::read_all"
+    )]
     waiting: Vec<Came>,
+    #[serde(
+        serialize_with = "columns::write_all",
+        deserialize_with = "columns::read_all"
+    )]
     pub(crate) found: Vec<Survivor>,
     /// Number of survivors that found no room in the list, and their bytes.
     pub(crate) more: (u64, u64),
@@ -64,6 +116,12 @@ impl Survivors {
             serial,
             launches,
         });
+    }
+
+    /// Bytes that the lists take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let waiting = self.waiting.capacity() * size_of::<Came>();
+        (waiting + self.found.capacity() * size_of::<Survivor>()) as u64
     }
 
     /// Step `step` has ended: finds the blocks of earlier steps that still live.

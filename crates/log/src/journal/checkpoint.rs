@@ -4,7 +4,8 @@
 //! Owns: how a state is written and read. Refuses: to trust a checkpoint. It is read within bounds of memory, and its
 //! parts have check sums of their own.
 //!
-//! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields. It consists of parts (see
+//! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields; the ledger has its long lists as
+//! columns of numbers. It consists of parts (see
 //! `parts`): one for what all processes share, and one for each process. A field that a newer memscope has added is
 //! missing in an older checkpoint; it gets its default where its type says so.
 //!

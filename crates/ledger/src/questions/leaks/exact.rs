@@ -28,6 +28,16 @@ pub(super) struct Exact {
     pub(super) before: FastMap<(Option<i32>, Space), Row>,
 }
 
+/// The sums of the live blocks of each group, by the group's number.
+struct Tallies(Vec<Tally>);
+
+impl Tallies {
+    /// The sums of a group that has live blocks.
+    fn get(&self, place: usize) -> Option<&Tally> {
+        self.0.get(place).filter(|tally| tally.count > 0)
+    }
+}
+
 /// Blocks of one device, kind of memory, stream and size, whatever stack allocated them.
 type Family = GroupKey;
 
@@ -67,12 +77,15 @@ impl Member<'_> {
 impl View<'_> {
     /// All groups of one size and stack that have live blocks.
     pub(super) fn exact_groups(&self) -> Exact {
-        let mut tallies: FastMap<usize, Tally> = FastMap::default();
-        for item in &self.items {
-            if let Some(place) = item.place.exact() {
-                tallies.entry(place).or_default().add(item);
+        let mut tallies = Vec::new();
+        tallies.resize_with(self.judge.process.groups.numbers(), Tally::default);
+        self.each(|item| {
+            let place = item.place.exact();
+            if let Some(tally) = place.and_then(|place| tallies.get_mut(place)) {
+                tally.add(item);
             }
-        }
+        });
+        let tallies = Tallies(tallies);
         let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
         for (place, group) in self.judge.process.groups.groups() {
             families
@@ -106,14 +119,10 @@ impl View<'_> {
 
     /// The groups of a family where all stacks were recorded. Blocks from before the attach have no stack: a group that
     /// replaces them one by one does not grow.
-    fn recorded_groups(
-        &self,
-        members: &[Member<'_>],
-        tallies: &FastMap<usize, Tally>,
-    ) -> Vec<Shown> {
+    fn recorded_groups(&self, members: &[Member<'_>], tallies: &Tallies) -> Vec<Shown> {
         let with_tally = members
             .iter()
-            .filter_map(|member| Some((member, tallies.get(&member.place)?)));
+            .filter_map(|member| Some((member, tallies.get(member.place)?)));
         with_tally
             .map(|(member, tally)| {
                 let what = what(member.group);
@@ -130,11 +139,7 @@ impl View<'_> {
     }
 
     /// The groups of a family where not all stacks were recorded for a time.
-    fn reduced_groups(
-        &self,
-        members: &[Member<'_>],
-        tallies: &FastMap<usize, Tally>,
-    ) -> Vec<Shown> {
+    fn reduced_groups(&self, members: &[Member<'_>], tallies: &Tallies) -> Vec<Shown> {
         let mut found = Vec::new();
         let mut grows_since: Option<usize> = None;
         for member in members.iter().filter(|member| !member.unrecorded) {
@@ -143,12 +148,12 @@ impl View<'_> {
                 let first = judged.first_window;
                 grows_since = Some(grows_since.map_or(first, |known| known.min(first)));
             }
-            if let Some(tally) = tallies.get(&member.place) {
+            if let Some(tally) = tallies.get(member.place) {
                 found.push(self.exact(member, tally, &judged));
             }
         }
         for member in members.iter().filter(|member| member.unrecorded) {
-            if let Some(tally) = tallies.get(&member.place) {
+            if let Some(tally) = tallies.get(member.place) {
                 found.push(self.unrecorded(member, members, tally, grows_since));
             }
         }

@@ -10,6 +10,7 @@ use crate::state::stacks::{self, StackIndex};
 
 /// Number of addresses that are shown of a group.
 const EXAMPLES: usize = 5;
+
 /// One live block or allocation.
 pub(super) struct Item {
     pub(super) addr: Option<u64>,
@@ -43,6 +44,10 @@ impl Tally {
         self.oldest_ns = self.oldest_ns.min(item.born_ns);
         self.newest_ns = self.newest_ns.max(item.born_ns);
         if let Some(addr) = item.addr {
+            let is_full = self.examples.len() == EXAMPLES;
+            if is_full && self.examples.last() <= Some(&(item.born_ns, addr)) {
+                return;
+            }
             let place = self
                 .examples
                 .partition_point(|e| *e <= (item.born_ns, addr));
@@ -54,12 +59,12 @@ impl Tally {
     }
 }
 
-/// All live blocks and allocations that are watched for growth.
-pub(super) fn items(process: &Process) -> Vec<Item> {
-    let mut items = Vec::new();
+/// Passes on all live blocks and allocations that are watched for growth, in no order. There may be millions, so they are not
+/// collected.
+pub(super) fn each_item(process: &Process, mut take: impl FnMut(&Item)) {
     if process.source() == Source::Pool {
         for (addr, block) in process.pool.blocks().filter(|(_, b)| !b.pending) {
-            items.push(Item {
+            take(&Item {
                 addr: Some(addr),
                 size: block.rounded,
                 born_ns: block.born_ns,
@@ -69,7 +74,7 @@ pub(super) fn items(process: &Process) -> Vec<Item> {
         }
     }
     for (addr, pinned) in process.driver.host.allocated() {
-        items.push(Item {
+        take(&Item {
             addr: Some(addr),
             size: pinned.size,
             born_ns: pinned.born_ns,
@@ -79,7 +84,7 @@ pub(super) fn items(process: &Process) -> Vec<Item> {
     }
     let mut direct = |addr: Option<u64>, allocation: &Allocation| {
         if !allocation.pooled {
-            items.push(Item {
+            take(&Item {
                 addr,
                 size: allocation.size,
                 born_ns: allocation.born_ns,
@@ -94,5 +99,4 @@ pub(super) fn items(process: &Process) -> Vec<Item> {
     for allocation in process.driver.vmm.allocations() {
         direct(None, allocation);
     }
-    items
 }

@@ -21,7 +21,6 @@ use super::steps;
 use crate::fast_hash::FastMap;
 use crate::report::Verdict;
 use crate::state::process::Process;
-use items::items;
 use judge::{Judge, step_axis};
 use memscope_proto::v1;
 use memscope_proto::v1::YoungGrowth;
@@ -41,8 +40,6 @@ impl OfOne for v1::LeaksRequest {
     fn answer(&self, one: &One<'_>) -> v1::LeaksResponse {
         let process = one.process;
         let now = process.moment(one.as_of);
-        let mut items = items(process);
-        items.retain(|item| now.saturating_sub(item.born_ns) >= self.min_age_ns);
         let summary = steps::summary(process);
         let view = View {
             judge: Judge::new(
@@ -50,7 +47,7 @@ impl OfOne for v1::LeaksRequest {
                 now,
                 step_axis(process, now, self, summary.median_ns),
             ),
-            items,
+            min_age_ns: self.min_age_ns,
         };
         let mut groups = view.all();
         let growing = |shown: &Shown| shown.verdict == Verdict::Growing;

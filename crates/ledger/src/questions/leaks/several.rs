@@ -99,14 +99,18 @@ impl View<'_> {
             }
             let mut tally = Tally::default();
             let mut covers = Vec::new();
-            for item in &self.items {
-                if item.place.of_stack() == Some(number)
+            self.each(|item| {
+                let others = self.judge.process.groups.others(item.place);
+                if others.is_some_and(|of| of.of_stack as usize == number)
                     && !item.place.exact().is_some_and(|e| parts.contains(&e))
                 {
                     tally.add(item);
-                    covers.extend(item.place.exact());
+                    let exact = item.place.exact();
+                    if covers.last() != exact.as_ref() {
+                        covers.extend(exact);
+                    }
                 }
-            }
+            });
             if tally.count == 0 {
                 continue;
             }
@@ -285,7 +289,8 @@ impl View<'_> {
             .map(|(place, shown)| (*place, *shown))
             .collect();
         let counts = |item: &Item| {
-            item.place.class() == Some(class)
+            let others = self.judge.process.groups.others(item.place);
+            others.is_some_and(|of| of.class as usize == class)
                 && match item.place.exact() {
                     Some(place) => !parts.contains(&place) && risen.contains_key(&place),
                     None => item.born_ns >= judged.since_ns,
@@ -295,11 +300,11 @@ impl View<'_> {
         for shown in risen.values() {
             *by_stack.entry(shown.stack).or_default() += rise(shown);
         }
-        for item in self.items.iter().filter(|item| counts(item)) {
-            if item.place.exact().is_none() {
+        self.each(|item| {
+            if item.place.exact().is_none() && counts(item) {
                 *by_stack.entry(item.stack).or_default() += 1;
             }
-        }
+        });
         let all: u64 = by_stack.values().sum();
         let is_told = |stack: &Option<StackIndex>| stack.is_some_and(|stack| told.contains(&stack));
         by_stack.retain(|stack, _| !is_told(stack));
@@ -313,12 +318,15 @@ impl View<'_> {
         let stack = foremost.filter(|_| most * 2 > rest);
         let mut tally = Tally::default();
         let mut covers = Vec::new();
-        for item in self.items.iter().filter(|item| counts(item)) {
-            if !is_told(&item.stack) && (stack.is_none() || item.stack == stack) {
+        self.each(|item| {
+            if counts(item) && !is_told(&item.stack) && (stack.is_none() || item.stack == stack) {
                 tally.add(item);
-                covers.extend(item.place.exact());
+                let exact = item.place.exact();
+                if covers.last() != exact.as_ref() {
+                    covers.extend(exact);
+                }
             }
-        }
+        });
         covers.sort_unstable();
         covers.dedup();
         let theirs = if stack.is_some() { most } else { rest };

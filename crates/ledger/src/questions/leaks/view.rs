@@ -1,10 +1,10 @@
 //! What the groups of an answer to `leaks` are made from, and how one is put together.
 //!
-//! Owns: the live blocks and the judge, and the fields of a group in an answer. Refuses: which groups there are;
+//! Owns: which live blocks are looked at, the judge, and the fields of a group in an answer. Refuses: which groups there are;
 //! `exact` and `several` find them.
 
 use super::super::steps;
-use super::items::{Item, Tally};
+use super::items::{Item, Tally, each_item};
 use super::judge::{Judge, Judgement, Young};
 use crate::growth::floor::Row;
 use crate::report::{Frame, Space, Verdict};
@@ -14,10 +14,10 @@ use memscope_proto::v1::LeakGroup;
 /// Most frames that are shown of a group's stack.
 const MOST_FRAMES: usize = 64;
 
-/// The live blocks, and the judge of the rows of their groups.
+/// The judge of the rows of groups, and which of their live blocks are looked at.
 pub(super) struct View<'a> {
     pub(super) judge: Judge<'a>,
-    pub(super) items: Vec<Item>,
+    pub(super) min_age_ns: u64,
 }
 
 /// A group as the answer shows it, and what further steps need to know of it.
@@ -37,6 +37,16 @@ pub(super) struct Shown {
 }
 
 impl View<'_> {
+    /// Passes on the live blocks that are old enough, in no order.
+    pub(super) fn each(&self, mut take: impl FnMut(&Item)) {
+        let now = self.judge.now;
+        each_item(self.judge.process, |item| {
+            if now.saturating_sub(item.born_ns) >= self.min_age_ns {
+                take(item);
+            }
+        });
+    }
+
     pub(super) fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
         let frames = self.judge.process.stacks.frames_of(stack);
         let line = steps::own_line(&frames).cloned();

@@ -1,9 +1,10 @@
-//! One block of a framework's pool, and the blocks of a process by address.
+//! One block of a framework's pool.
 //!
 //! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps consistent with the blocks.
+//!
+//! A process may have millions of blocks, so each byte counts here: a test says how many a block may have.
 
 use crate::event::Level;
-use crate::fast_hash::FastMap;
 use crate::state::labels::LabelSet;
 use crate::state::membership::Membership;
 use crate::state::pool::totals::Sized;
@@ -30,21 +31,21 @@ pub(crate) enum HeldState {
     Gone,
 }
 
-/// One block. Device addresses are unique in a process, so the address alone is the key.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// One block. Device addresses are unique in a process, so the address alone is the key. Checkpoints once had it in this form.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub(crate) struct Block {
     pub(crate) device: i32,
     /// Freed by the program, still in use by a stream.
     pub(crate) pending: bool,
     pub(crate) origin: Origin,
     /// The labels that the program gave it.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default)]
     pub(crate) labels: LabelSet,
     /// Rounded bytes; a lower bound while `size` is open.
     pub(crate) rounded: u64,
     pub(crate) size: Sized,
-    pub(crate) requested: Option<u64>,
-    pub(crate) stream: Option<u64>,
+    pub(crate) requested: Known,
+    pub(crate) stream: Known,
     /// When the block came. If it was not seen to come, the latest moment at which it can have come; 0 if only its free
     /// was seen.
     pub(crate) born_ns: u64,
@@ -54,12 +55,33 @@ pub(crate) struct Block {
     pub(crate) place: Membership,
 }
 
-const fn is_none(labels: &LabelSet) -> bool {
-    *labels == 0
+/// A number that may not be known, in eight bytes. No size and no stream has all bits set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Option<u64>")]
+pub(crate) struct Known(u64);
+
+impl Known {
+    /// The number, if it is known.
+    pub(crate) fn get(self) -> Option<u64> {
+        (self.0 != u64::MAX).then_some(self.0)
+    }
+
+    /// As a checkpoint has it.
+    pub(crate) fn packed(self) -> u64 {
+        self.0
+    }
+
+    /// The reverse of [`Known::packed`].
+    pub(crate) fn unpacked(packed: u64) -> Known {
+        Known(packed)
+    }
 }
 
-/// Blocks by address.
-pub(crate) type Blocks = FastMap<u64, Block>;
+impl From<Option<u64>> for Known {
+    fn from(number: Option<u64>) -> Known {
+        Known(number.unwrap_or(u64::MAX))
+    }
+}
 
 impl Block {
     /// When it came, at this level; 0 if that is not known.

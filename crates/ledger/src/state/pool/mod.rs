@@ -9,6 +9,7 @@
 //! says enough to be used alone.
 
 pub(crate) mod block;
+pub(crate) mod blocks;
 pub(crate) mod deferred;
 pub(crate) mod held;
 pub(crate) mod reading;
@@ -26,7 +27,8 @@ use crate::report::Space;
 use crate::state::driver::Driver;
 use crate::state::labels::LabelSet;
 use crate::state::membership::{GroupKey, Membership};
-use crate::state::pool::block::{Block, Blocks, FreedSize, Half, Origin};
+use crate::state::pool::block::{Block, FreedSize, Half, Origin};
+use crate::state::pool::blocks::Blocks;
 use crate::state::pool::deferred::Deferred;
 use crate::state::pool::suspects::Suspects;
 use crate::state::pool::totals::{Sized, least_rounded};
@@ -111,7 +113,10 @@ impl Pool {
             && block.serial == serial
             && !block.pending
             && block.device == report.device
-            && block.requested.is_none_or(|requested| requested <= rounded)
+            && block
+                .requested
+                .get()
+                .is_none_or(|requested| requested <= rounded)
         {
             let device = scene.devices.pool(report.device);
             device
@@ -173,7 +178,7 @@ impl Pool {
             Some(block) => {
                 self.went(scene, addr, block, Some(rounded));
                 self.forget(addr);
-                (block.requested.unwrap_or(rounded), block.stream)
+                (block.requested.get().unwrap_or(rounded), block.stream.get())
             }
             None => {
                 if let Some(old) = self.blocks.get(&addr).copied() {
@@ -291,8 +296,8 @@ impl Pool {
                 labels: scene.labels,
                 rounded,
                 size,
-                requested: new.requested,
-                stream: new.stream,
+                requested: new.requested.into(),
+                stream: new.stream.into(),
                 born_ns: scene.time_ns,
                 serial: self.last_serial,
                 stack: scene.stack,
@@ -346,7 +351,7 @@ impl Pool {
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.requested_bytes = row
             .requested_bytes
-            .saturating_sub(block.requested.unwrap_or(0));
+            .saturating_sub(block.requested.get().unwrap_or(0));
         row.free_count += 1;
         row.baseline_went(block.origin, block.rounded);
         if block.origin == Origin::Seen {
@@ -427,7 +432,7 @@ impl Pool {
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.requested_bytes = row
             .requested_bytes
-            .saturating_sub(block.requested.unwrap_or(0));
+            .saturating_sub(block.requested.get().unwrap_or(0));
         row.found_gone += 1;
     }
 
@@ -509,7 +514,7 @@ impl Pool {
         let blocks = &self.blocks;
         let all = blocks
             .iter()
-            .map(|(addr, block)| (*addr, addr.saturating_add(block.rounded)));
+            .map(|(addr, block)| (addr, addr.saturating_add(block.rounded)));
         self.suspects.records_lost(all, |addr| {
             blocks
                 .get(&addr)
@@ -524,7 +529,7 @@ impl Pool {
 
     /// Live and pending blocks, in no order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, &Block)> {
-        self.blocks.iter().map(|(addr, block)| (*addr, block))
+        self.blocks.iter()
     }
 
     /// Number of blocks that may have been freed in a loss of records.

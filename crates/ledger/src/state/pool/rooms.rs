@@ -11,10 +11,11 @@
 
 use crate::event::{HeldSegment, TraceAction};
 use crate::fast_hash::FastMap;
+use crate::state::columns::{self, Row};
 use crate::state::pool::segment::Segments;
 use crate::state::pool::totals::least_rounded;
 use crate::state::pool::trace_ring::Entry;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Start of a free room, and the bytes requested at its last use.
@@ -24,9 +25,35 @@ struct Room {
     requested: u64,
 }
 
+impl Row for (u64, Room) {
+    type Numbers = [u64; 3];
+
+    fn numbers(&self) -> [u64; 3] {
+        let (end, room) = self;
+        [*end, room.start, room.requested]
+    }
+
+    fn of(numbers: &[u64; 3]) -> Option<(u64, Room)> {
+        let [end, start, requested] = *numbers;
+        Some((end, Room { start, requested }))
+    }
+}
+
+fn write_free<S: Serializer>(free: &BTreeMap<u64, Room>, to: S) -> Result<S::Ok, S::Error> {
+    let rows = free.iter().map(|(end, room)| (*end, *room));
+    columns::write(rows, free.len(), to)
+}
+
+fn read_free<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u64, Room>, D::Error> {
+    let mut rows = Vec::new();
+    columns::read_map(from, |end, room: Room| rows.push((end, room)))?;
+    Ok(rows.into_iter().collect())
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rooms {
     /// Free rooms by their ends, because blocks are handed out from the beginning. They do not overlap.
+    #[serde(serialize_with = "write_free", deserialize_with = "read_free")]
     free: BTreeMap<u64, Room>,
     /// Beginnings of rooms without memory, and the bytes requested at their last use, where not 0.
     holes: BTreeMap<u64, u64>,

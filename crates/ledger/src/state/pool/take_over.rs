@@ -83,9 +83,11 @@ impl Pool {
             .ok_or(Refusal::Contradicted)?;
         let known = self
             .blocks
-            .values()
-            .filter(|block| block.device == device && !block.pending && block.came_after(at_ns))
-            .fold(held.active_bytes(), |sum, block| {
+            .iter()
+            .filter(|(_, block)| {
+                block.device == device && !block.pending && block.came_after(at_ns)
+            })
+            .fold(held.active_bytes(), |sum, (_, block)| {
                 sum.saturating_add(block.rounded)
             });
         if row.totals.contradicts(known) {
@@ -166,7 +168,7 @@ impl Pool {
             .blocks
             .iter()
             .filter(|(_, block)| block.device == unseen.device && !block.came_after(at_ns))
-            .map(|(addr, block)| (*addr, *block))
+            .map(|(addr, block)| (addr, *block))
             .collect();
         let mut entered = vec![false; held.blocks().len()];
         for (addr, block) in before {
@@ -227,8 +229,8 @@ impl Pool {
             }
             block.rounded = found.rounded;
             block.size = Sized::EXACT;
-            block.requested = found.requested().or(block.requested);
-            block.stream = Some(found.stream);
+            block.requested = found.requested().or(block.requested.get()).into();
+            block.stream = Some(found.stream).into();
         }
     }
 
@@ -261,8 +263,8 @@ impl Pool {
             labels: 0,
             rounded: found.rounded,
             size: Sized::EXACT,
-            requested: found.requested(),
-            stream: Some(found.stream),
+            requested: found.requested().into(),
+            stream: Some(found.stream).into(),
             born_ns: unseen.born_ns,
             // A block that comes to this address later has a higher number.
             serial: 0,
@@ -286,14 +288,14 @@ impl Pool {
         let (mut live, mut known, mut requested, mut pending) = (0, 0u64, 0u64, 0u64);
         let (mut old, mut old_bytes) = (0, 0u64);
         for (addr, block) in self.blocks.iter().filter(|(_, b)| b.device == device) {
-            self.suspects.confirmed(*addr);
+            self.suspects.confirmed(addr);
             if block.pending {
                 pending = pending.saturating_add(block.rounded);
                 continue;
             }
             live += 1;
             known = known.saturating_add(block.rounded);
-            requested = requested.saturating_add(block.requested.unwrap_or(0));
+            requested = requested.saturating_add(block.requested.get().unwrap_or(0));
             if block.origin == Origin::Baseline {
                 old += 1;
                 old_bytes = old_bytes.saturating_add(block.rounded);
@@ -364,7 +366,7 @@ impl Pool {
 
     fn born_late(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, requested: u64) {
         if let Some(block) = self.blocks.get_mut(&addr)
-            && (block.device, block.requested) == (device, Some(requested))
+            && (block.device, block.requested.get()) == (device, Some(requested))
             && block.origin != Origin::Seen
         {
             if !block.pending {
@@ -382,8 +384,8 @@ impl Pool {
 fn is_same(block: &Block, found: &HeldBlock) -> bool {
     found.state != HeldState::Gone
         && (found.requested().is_none()
-            || block.requested.is_none()
-            || found.requested() == block.requested)
+            || block.requested.get().is_none()
+            || found.requested() == block.requested.get())
         && (block.size != Sized::EXACT || block.pending || block.rounded == found.rounded)
 }
 

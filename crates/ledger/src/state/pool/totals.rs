@@ -36,6 +36,16 @@ pub(crate) struct Sized(u32);
 impl Sized {
     /// The rounded size is known.
     pub(crate) const EXACT: Sized = Sized(0);
+
+    /// As a checkpoint has it.
+    pub(crate) fn packed(self) -> u32 {
+        self.0
+    }
+
+    /// The reverse of [`Sized::packed`].
+    pub(crate) fn unpacked(packed: u32) -> Sized {
+        Sized(packed)
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

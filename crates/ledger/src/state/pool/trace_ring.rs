@@ -7,6 +7,7 @@
 
 use crate::event::TraceAction;
 use crate::fast_hash::FastMap;
+use crate::state::columns::{self, Row};
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -36,6 +37,57 @@ struct StoredEntry {
     pool: u16,
 }
 
+/// All actions, in the order of their numbers.
+const ACTIONS: [TraceAction; 9] = [
+    TraceAction::Alloc,
+    TraceAction::FreeRequested,
+    TraceAction::FreeCompleted,
+    TraceAction::SegmentAlloc,
+    TraceAction::SegmentFree,
+    TraceAction::SegmentMap,
+    TraceAction::SegmentUnmap,
+    TraceAction::Snapshot,
+    TraceAction::Oom,
+];
+
+impl Row for StoredEntry {
+    type Numbers = [u64; 8];
+
+    fn numbers(&self) -> [u64; 8] {
+        let action = ACTIONS.iter().position(|action| *action == self.action);
+        [
+            self.addr,
+            self.size,
+            self.stream,
+            self.time_ns,
+            self.rounded,
+            u64::from(self.tid),
+            u64::from(self.stack),
+            u64::from(self.pool) << 8
+                | action.map_or(0x3f, |action| action as u64) << 2
+                | u64::from(self.orphan) << 1
+                | u64::from(self.reported),
+        ]
+    }
+
+    fn of(numbers: &[u64; 8]) -> Option<StoredEntry> {
+        let [addr, size, stream, time_ns, rounded, tid, stack, rest] = *numbers;
+        Some(StoredEntry {
+            addr,
+            size,
+            stream,
+            time_ns,
+            rounded,
+            tid: u32::try_from(tid).ok()?,
+            stack: u32::try_from(stack).ok()?,
+            action: *ACTIONS.get(((rest >> 2) & 0x3f) as usize)?,
+            orphan: rest & 2 != 0,
+            reported: rest & 1 != 0,
+            pool: u16::try_from(rest >> 8).ok()?,
+        })
+    }
+}
+
 /// One entry, as callers pass and get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -58,6 +110,10 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TraceRing {
     limit: usize,
+    #[serde(
+        serialize_with = "columns::write_all",
+        deserialize_with = "columns::read_all"
+    )]
     entries: VecDeque<StoredEntry>,
     pools: Vec<(u64, u64)>,
     dropped: u64,

@@ -1,0 +1,387 @@
+//! The blocks of a process by address.
+//!
+//! Owns: where the blocks are in memory, and how a checkpoint has them. Refuses: what a block means.
+//!
+//! A hash table with blocks in it is between 7/16 and 7/8 full, and has everything twice while it grows. So the blocks
+//! are kept in pieces that never move, and the table has only their numbers. A checkpoint has them in the order of their
+//! addresses, so that the differences between two of them are small.
+
+use crate::fast_hash::FoldHasher;
+use crate::state::columns::{self, Row};
+use crate::state::membership::Membership;
+use crate::state::pool::block::{Block, Known, Origin};
+use crate::state::pool::totals::Sized;
+use hashbrown::HashTable;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::hash::Hasher;
+
+/// Blocks in one piece.
+const PIECE: usize = 1024;
+/// The number that stands for no place.
+const NOWHERE: u32 = u32::MAX;
+
+/// A place for a block.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The block's address. Where there is no block, the number of the next free place.
+    addr: u64,
+    block: Option<Block>,
+}
+
+/// Blocks by address.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocks {
+    pieces: Vec<Vec<Place>>,
+    /// Number of the first free place that had a block before.
+    free: u32,
+    /// Numbers of the places with a block, by the block's address.
+    numbers: HashTable<u32>,
+}
+
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks {
+            pieces: Vec::new(),
+            free: NOWHERE,
+            numbers: HashTable::new(),
+        }
+    }
+}
+
+fn hash(addr: u64) -> u64 {
+    let mut hasher = FoldHasher::default();
+    hasher.write_u64(addr);
+    hasher.finish()
+}
+
+fn place(pieces: &[Vec<Place>], number: u32) -> Option<&Place> {
+    pieces
+        .get(number as usize / PIECE)?
+        .get(number as usize % PIECE)
+}
+
+/// The address of the block at a place that has one.
+fn addr_at(pieces: &[Vec<Place>], number: u32) -> u64 {
+    place(pieces, number).map_or(0, |place| place.addr)
+}
+
+impl Blocks {
+    fn find(&self, addr: u64) -> Option<u32> {
+        let found = self
+            .numbers
+            .find(hash(addr), |number| addr_at(&self.pieces, *number) == addr);
+        found.copied()
+    }
+
+    fn place_mut(&mut self, number: u32) -> Option<&mut Place> {
+        self.pieces
+            .get_mut(number as usize / PIECE)?
+            .get_mut(number as usize % PIECE)
+    }
+
+    /// The block at this address.
+    pub(crate) fn get(&self, addr: &u64) -> Option<&Block> {
+        place(&self.pieces, self.find(*addr)?)?.block.as_ref()
+    }
+
+    /// The block at this address, to change it.
+    pub(crate) fn get_mut(&mut self, addr: &u64) -> Option<&mut Block> {
+        let number = self.find(*addr)?;
+        self.place_mut(number)?.block.as_mut()
+    }
+
+    /// Whether there is a block at this address.
+    pub(crate) fn contains_key(&self, addr: &u64) -> bool {
+        self.find(*addr).is_some()
+    }
+
+    /// Enters a block at this address, in place of one that was there.
+    pub(crate) fn insert(&mut self, addr: u64, block: Block) {
+        let new = Place {
+            addr,
+            block: Some(block),
+        };
+        if let Some(known) = self.find(addr) {
+            if let Some(place) = self.place_mut(known) {
+                *place = new;
+            }
+            return;
+        }
+        let number = self.free;
+        let number = match self.place_mut(number) {
+            Some(place) => {
+                let next = place.addr;
+                *place = new;
+                self.free = next as u32;
+                number
+            }
+            None => self.push(new),
+        };
+        let pieces = &self.pieces;
+        self.numbers
+            .insert_unique(hash(addr), number, |number| hash(addr_at(pieces, *number)));
+    }
+
+    /// Adds a place behind all others; returns its number.
+    fn push(&mut self, new: Place) -> u32 {
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            // Processes with few blocks are the rule.
+            let room = if self.pieces.is_empty() { 0 } else { PIECE };
+            self.pieces.push(Vec::with_capacity(room));
+        }
+        let full = (self.pieces.len() - 1) * PIECE;
+        let last = self.pieces.last_mut().map_or(0, |piece| {
+            piece.push(new);
+            piece.len() - 1
+        });
+        (full + last) as u32
+    }
+
+    /// Takes out the block at this address.
+    pub(crate) fn remove(&mut self, addr: &u64) {
+        let pieces = &self.pieces;
+        let found = self
+            .numbers
+            .find_entry(hash(*addr), |number| addr_at(pieces, *number) == *addr);
+        let Ok(found) = found else {
+            return;
+        };
+        let (number, _) = found.remove();
+        let next = u64::from(self.free);
+        if let Some(place) = self.place_mut(number) {
+            *place = Place {
+                addr: next,
+                block: None,
+            };
+            self.free = number;
+        }
+    }
+
+    /// Number of blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// All blocks with their addresses, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Block)> {
+        let places = self.pieces.iter().flatten();
+        places.filter_map(|place| Some((place.addr, place.block.as_ref()?)))
+    }
+
+    /// The wanted blocks with their addresses, ordered by address.
+    pub(crate) fn by_address(
+        &self,
+        wanted: impl Fn(&Block) -> bool,
+    ) -> impl Iterator<Item = (u64, &Block)> {
+        let mut order: Vec<(u64, u32)> = Vec::with_capacity(self.len());
+        for (at, piece) in (0u32..).zip(&self.pieces) {
+            let numbers = at * PIECE as u32..;
+            let places = numbers.zip(piece);
+            let with_block = places.filter(|(_, place)| place.block.as_ref().is_some_and(&wanted));
+            order.extend(with_block.map(|(number, place)| (place.addr, number)));
+        }
+        // After a checkpoint was read, most of them are in order already.
+        order.sort_by_key(|(addr, _)| *addr);
+        let blocks = order.into_iter();
+        blocks
+            .filter_map(|(addr, number)| Some((addr, place(&self.pieces, number)?.block.as_ref()?)))
+    }
+
+    /// Bytes that they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let places: usize = self.pieces.iter().map(Vec::capacity).sum();
+        let places = places * size_of::<Place>() + self.pieces.capacity() * size_of::<Vec<Place>>();
+        (places + self.numbers.allocation_size()) as u64
+    }
+}
+
+impl Row for (u64, Block) {
+    type Numbers = [u64; 11];
+
+    fn numbers(&self) -> [u64; 11] {
+        let (addr, block) = self;
+        let origin = match block.origin {
+            Origin::Seen => 0,
+            Origin::Baseline => 1,
+            Origin::Found => 2,
+        };
+        let (exact, tick) = block.place.packed();
+        [
+            *addr,
+            block.rounded,
+            block.requested.packed(),
+            block.stream.packed(),
+            block.born_ns,
+            block.serial,
+            u64::from(block.device as u32),
+            u64::from(block.stack),
+            u64::from(exact),
+            u64::from(tick),
+            u64::from(block.size.packed()) << 32
+                | u64::from(block.labels) << 16
+                | origin << 1
+                | u64::from(block.pending),
+        ]
+    }
+
+    fn of(numbers: &[u64; 11]) -> Option<(u64, Block)> {
+        let [
+            addr,
+            rounded,
+            requested,
+            stream,
+            born_ns,
+            serial,
+            device,
+            stack,
+            exact,
+            tick,
+            rest,
+        ] = *numbers;
+        let narrow = |number: u64| u32::try_from(number).ok();
+        let origin = match (rest >> 1) & 0x7fff {
+            0 => Origin::Seen,
+            1 => Origin::Baseline,
+            2 => Origin::Found,
+            _ => return None,
+        };
+        let block = Block {
+            device: narrow(device)? as i32,
+            pending: rest & 1 != 0,
+            origin,
+            labels: (rest >> 16) as u16,
+            rounded,
+            size: Sized::unpacked((rest >> 32) as u32),
+            requested: Known::unpacked(requested),
+            stream: Known::unpacked(stream),
+            born_ns,
+            serial,
+            stack: narrow(stack)?,
+            place: Membership::unpacked(narrow(exact)?, narrow(tick)?),
+        };
+        Some((addr, block))
+    }
+}
+
+impl Serialize for Blocks {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rows = self
+            .by_address(|_| true)
+            .map(|(addr, block)| (addr, *block));
+        columns::write(rows, self.len(), serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blocks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blocks, D::Error> {
+        let mut blocks = Blocks::default();
+        columns::read_map(deserializer, |addr, block| blocks.insert(addr, block))?;
+        Ok(blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_block_takes_few_bytes() {
+        assert_eq!(size_of::<Block>(), 64);
+        assert_eq!(size_of::<Place>(), 72);
+    }
+
+    fn any_block() -> impl Strategy<Value = Block> {
+        let numbers = any::<[u64; 6]>();
+        let rest = (
+            any::<[u32; 4]>(),
+            any::<i32>(),
+            any::<bool>(),
+            0..3u8,
+            any::<u16>(),
+        );
+        (numbers, rest).prop_map(|(numbers, rest)| {
+            let [rounded, requested, stream, born_ns, serial, _] = numbers;
+            let ([size, stack, exact, tick], device, pending, origin, labels) = rest;
+            let known = |number: u64| (number % 3 > 0).then_some(number).into();
+            Block {
+                device,
+                pending,
+                origin: match origin {
+                    0 => Origin::Seen,
+                    1 => Origin::Baseline,
+                    _ => Origin::Found,
+                },
+                labels,
+                rounded,
+                size: Sized::unpacked(size),
+                requested: known(requested),
+                stream: known(stream),
+                born_ns,
+                serial,
+                stack,
+                place: Membership::unpacked(exact, tick),
+            }
+        })
+    }
+
+    #[derive(Clone, Debug)]
+    enum Call {
+        Insert(u64, Block),
+        Remove(u64),
+        Change(u64, u64),
+    }
+
+    fn any_call() -> impl Strategy<Value = Call> {
+        let addr = || (0..400u64).prop_map(|number| number * 512);
+        prop_oneof![
+            3 => (addr(), any_block()).prop_map(|(addr, block)| Call::Insert(addr, block)),
+            2 => addr().prop_map(Call::Remove),
+            1 => (addr(), any::<u64>()).prop_map(|(addr, rounded)| Call::Change(addr, rounded)),
+        ]
+    }
+
+    proptest! {
+        /// Against a map of the standard library, with a checkpoint now and then.
+        #[test]
+        fn as_a_map_of_blocks(calls in proptest::collection::vec(any_call(), 0..2000), every in 1..500usize) {
+            let mut model: BTreeMap<u64, Block> = BTreeMap::new();
+            let mut blocks = Blocks::default();
+            for (number, call) in calls.into_iter().enumerate() {
+                match call {
+                    Call::Insert(addr, block) => {
+                        model.insert(addr, block);
+                        blocks.insert(addr, block);
+                    }
+                    Call::Remove(addr) => {
+                        model.remove(&addr);
+                        blocks.remove(&addr);
+                    }
+                    Call::Change(addr, rounded) => {
+                        let (known, block) = (model.get_mut(&addr), blocks.get_mut(&addr));
+                        prop_assert_eq!(known.is_some(), block.is_some());
+                        if let (Some(known), Some(block)) = (known, block) {
+                            known.rounded = rounded;
+                            block.rounded = rounded;
+                        }
+                    }
+                }
+                if number % every == 0 {
+                    let written = rmp_serde::to_vec_named(&blocks).unwrap();
+                    blocks = rmp_serde::from_slice(&written).unwrap();
+                }
+                prop_assert_eq!(blocks.len(), model.len());
+            }
+            prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, block))));
+            let mut all: Vec<u64> = blocks.iter().map(|(addr, _)| addr).collect();
+            all.sort_unstable();
+            prop_assert!(all.iter().eq(model.keys()));
+            for addr in (0..400).map(|number| number * 512) {
+                prop_assert_eq!(blocks.get(&addr), model.get(&addr));
+                prop_assert_eq!(blocks.contains_key(&addr), model.contains_key(&addr));
+            }
+        }
+    }
+}

@@ -243,7 +243,7 @@ impl Process {
             stream.push(self, StackRef::NotTaken, Body::Mark(Box::new(mark)))?;
         }
         // A quarter of the sizes differs from step to step, as with sequences of several lengths.
-        let various = place % 4 == 0;
+        let various = place.is_multiple_of(4);
         let size = 512
             * (1 + if various {
                 self.random() % 400
@@ -253,7 +253,7 @@ impl Process {
         let stack = place % STACKS;
         let addr = self.take(stream, size, stack)?;
         let forward = place < BLOCKS_OF_A_STEP / 2;
-        if forward && place % 3 != 0 {
+        if forward && !place.is_multiple_of(3) {
             self.kept.push((addr, size));
             return Ok(());
         }

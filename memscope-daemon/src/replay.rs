@@ -377,13 +377,11 @@ fn read_on(
             return Ok(());
         };
         is_at_end = bounds.end_at(&entry);
-        let Ok(header) = Header::read(entry.record) else {
-            continue;
-        };
+        let header = entry.header;
         wants_names = wants_names && header.time_ns <= named_until_ns;
         if about.wants(&header) {
             fold.decoder.seek(entry.sequence);
-            if let Outcome::Decoded(event) = fold.decoder.decode(entry.record) {
+            if let Outcome::Decoded(event) = fold.decoder.decode_read(&header, entry.record) {
                 if wants_names {
                     fold.ledger.learn(&event);
                 }
@@ -460,8 +458,7 @@ pub fn time_of(recording: &Recording, event: u64) -> Result<Option<u64>, Recordi
             continue;
         }
         let found = entry.sequence == event;
-        let header = Header::read(entry.record).ok().filter(|_| found);
-        return Ok(header.map(|header| header.time_ns));
+        return Ok(found.then_some(entry.header.time_ns));
     }
     Ok(None)
 }
@@ -619,9 +616,7 @@ fn fold_from(
         if known.is_some_and(|known| entry.repeated || entry.sequence <= known) {
             continue;
         }
-        let Ok(header) = Header::read(entry.record) else {
-            continue;
-        };
+        let header = entry.header;
         fold.decoder.seek(entry.sequence);
         ring_position = entry.ring_position;
         count += 1;
@@ -631,7 +626,7 @@ fn fold_from(
         let over = until.filter(is_over);
         let mut first_behind = None;
         if about.wants(&header) {
-            match fold.decoder.decode(entry.record) {
+            match fold.decoder.decode_read(&header, entry.record) {
                 Outcome::Decoded(event) if over.is_some() => {
                     fold.ledger.learn(&event);
                     first_behind = Some(event);

@@ -63,9 +63,15 @@ impl Keeper {
             .min(ring.capacity() / PIECES);
         let mut copies = Vec::new();
         let shares = &mut self.shares_read;
+        // The next record is usually of the same process, so its share is looked up only when the process changes.
+        let (mut of, mut run) = (0, 0);
         let drained = ring.drain(position, limit.min(piece.max(1)), |record| {
-            let process = ProcessHandle(process_of(record));
-            *shares.entry(process).or_default() += ring_bytes(record.len() as u64);
+            let process = process_of(record);
+            if process != of {
+                *shares.entry(ProcessHandle(of)).or_default() += run;
+                (of, run) = (process, 0);
+            }
+            run += ring_bytes(record.len() as u64);
             // Pieces of stacks are of no use to anybody later.
             if is_kind(record, KIND_STACK_COPY) {
                 copies.push(record.to_vec());
@@ -73,6 +79,7 @@ impl Keeper {
                 batch.extend_from_slice(record);
             }
         });
+        *self.shares_read.entry(ProcessHandle(of)).or_default() += run;
         if !batch.is_empty() {
             self.take(&batch);
         }

@@ -6,7 +6,7 @@ use crate::journal::format::{
     ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, PLAIN_BATCH_MARK, Packing, SEGMENT_HEADER,
     SEGMENT_MARK, SegmentHeader,
 };
-use crate::journal::pack::unpack;
+use crate::journal::pack::Unpacker;
 use crate::journal::tally::{Tally, tally};
 use crate::journal::warning::Warning;
 use crate::journal::window::Window;
@@ -35,6 +35,9 @@ pub(crate) struct Batches {
     /// its file has not been removed yet.
     was_read: bool,
     warnings: Vec<Warning>,
+    unpacker: Unpacker,
+    /// Memory for the records of the next batch.
+    spare: Vec<u8>,
 }
 
 /// The next thing in a recording.
@@ -47,10 +50,17 @@ pub(crate) enum Item {
 /// A batch that was read and checked.
 pub(crate) struct Batch {
     pub(crate) header: BatchHeader,
-    /// The batch as it is in the file, header included.
-    pub(crate) stored: Vec<u8>,
     /// The unpacked records.
     pub(crate) records: Vec<u8>,
+    /// Offset in the file.
+    at: u64,
+}
+
+impl Batch {
+    /// Bytes that the batch takes in the file, header included.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.header.header_len as u64 + u64::from(self.header.stored)
+    }
 }
 
 /// What is at an offset of a file.
@@ -87,7 +97,24 @@ impl Batches {
             is_thinned: false,
             was_read: false,
             warnings,
+            unpacker: Unpacker::default(),
+            spare: Vec::new(),
         }
+    }
+
+    /// The batch that was returned last, as it is in the file, header included.
+    pub(crate) fn stored(&mut self, batch: &Batch) -> Result<&[u8], RecordingError> {
+        let (Some(window), Some(segment)) = (&mut self.open, self.files.get(self.file)) else {
+            return Ok(&[]);
+        };
+        let len = usize::try_from(batch.stored_bytes()).unwrap_or(usize::MAX);
+        let read = window.get(batch.at, len);
+        read.map_err(|error| RecordingError::of("read", &segment.path, error))
+    }
+
+    /// Takes back the memory of a batch's records, for the next batch.
+    pub(crate) fn reuse(&mut self, records: Vec<u8>) {
+        self.spare = records;
     }
 
     /// Where in the file at hand what comes next would stand.
@@ -134,7 +161,7 @@ impl Batches {
                 }
                 AtPlace::Batch(batch, tally) => {
                     let at = self.at;
-                    self.at += batch.stored.len() as u64;
+                    self.at += batch.stored_bytes();
                     if self.in_order(&batch.header, &tally, at, &path) {
                         return Ok(Some(Item::Batch(batch)));
                     }
@@ -223,22 +250,29 @@ impl Batches {
         if header.crc(stored) != crc {
             return Ok(AtPlace::Nothing);
         }
-        let records = match header.packing {
-            Packing::Plain => stored.get(..header.len as usize).map(<[u8]>::to_vec),
-            Packing::Packed => unpack(stored, header.len as usize).ok(),
+        let mut records = std::mem::take(&mut self.spare);
+        let len = header.len as usize;
+        let is_whole = match header.packing {
+            Packing::Plain => {
+                records.clear();
+                let plain = stored.get(..len);
+                plain
+                    .map(|plain| records.extend_from_slice(plain))
+                    .is_some()
+            }
+            Packing::Packed => self.unpacker.unpack(stored, len, &mut records).is_ok(),
             // Such a batch is only reached here if the beginning of its segment is damaged.
-            Packing::Checkpoint | Packing::LeftOut => None,
+            Packing::Checkpoint | Packing::LeftOut => false,
         };
-        let Some(records) = records else {
+        if !is_whole {
             return Ok(AtPlace::Nothing);
-        };
+        }
         match tally(&records) {
             Ok(tally) if tally.count == header.count => {
-                let stored = bytes.to_vec();
                 let batch = Batch {
                     header,
-                    stored,
                     records,
+                    at,
                 };
                 Ok(AtPlace::Batch(batch, tally))
             }

@@ -11,7 +11,7 @@ use crate::journal::retain;
 use crate::journal::tally::numbers;
 use crate::journal::warning::Warning;
 use crate::journal::window::Window;
-use crate::records::{Header, RecordReader};
+use crate::records::Header;
 use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION};
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -302,7 +302,11 @@ impl Recording {
                 }
                 Item::Batch(batch) => {
                     exported.records += u64::from(batch.header.count);
-                    (batch.stored, None)
+                    let stored = batches.stored(&batch)?;
+                    out.write_all(stored).map_err(failed)?;
+                    exported.bytes += stored.len() as u64;
+                    batches.reuse(batch.records);
+                    continue;
                 }
             };
             out.write_all(&bytes).map_err(failed)?;
@@ -336,6 +340,8 @@ pub struct Entry<'a> {
     pub sequence: u64,
     /// The record is a copy in the preamble of a segment of format 1, and has no number.
     pub repeated: bool,
+    /// Header of the record.
+    pub header: Header,
     /// Position of the ring's reader after the record's batch.
     pub ring_position: u64,
     /// Bytes of the record.
@@ -380,8 +386,8 @@ impl Records {
     /// [`Records::warnings`]. Errors are those of the system, and a segment of another recording.
     pub fn next_record(&mut self) -> Result<Option<Entry<'_>>, RecordingError> {
         loop {
-            if self.is_at_record() {
-                return Ok(self.entry());
+            if let Some(header) = self.at_record() {
+                return Ok(self.entry(header));
             }
             if let ReadOn::End = self.read_on()? {
                 return Ok(None);
@@ -391,7 +397,10 @@ impl Records {
 
     /// Returns the next record, or the beginning of the next segment.
     pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, RecordingError> {
-        while !self.is_at_record() {
+        let header = loop {
+            if let Some(header) = self.at_record() {
+                break header;
+            }
             match self.read_on()? {
                 ReadOn::Segment(header, beginning) => {
                     return Ok(Some(Piece::Segment {
@@ -403,30 +412,30 @@ impl Records {
                 ReadOn::Batch => {}
                 ReadOn::End => return Ok(None),
             }
-        }
-        Ok(self.entry().map(Piece::Record))
+        };
+        Ok(self.entry(header).map(Piece::Record))
     }
 
-    /// Whether there is another record in the batch. Skips the records that stand for left-out ones, and counts their
-    /// numbers.
-    fn is_at_record(&mut self) -> bool {
-        while let Some(rest) = self.batch.get(self.at..) {
-            match Header::read(rest) {
-                Ok(header) if header.kind == KIND_LEFT_OUT => {
-                    self.at += header.len;
-                    self.sequence = self.sequence.saturating_add(header.sequence);
-                }
-                _ => return !rest.is_empty(),
+    /// Header of the next record in the batch, if there is another one. Skips the records that stand for left-out ones,
+    /// and counts their numbers.
+    fn at_record(&mut self) -> Option<Header> {
+        loop {
+            // A batch is only returned if its bytes are whole records.
+            let header = Header::read(self.batch.get(self.at..)?).ok()?;
+            if header.kind != KIND_LEFT_OUT {
+                return Some(header);
             }
+            self.at += header.len;
+            self.sequence = self.sequence.saturating_add(header.sequence);
         }
-        false
     }
 
     fn read_on(&mut self) -> Result<ReadOn, RecordingError> {
         Ok(match self.batches.next()? {
             Some(Item::Segment(header, beginning)) => ReadOn::Segment(header, beginning),
             Some(Item::Batch(batch)) => {
-                self.batch = batch.records;
+                let read = std::mem::replace(&mut self.batch, batch.records);
+                self.batches.reuse(read);
                 self.at = 0;
                 self.sequence = batch.header.first_sequence;
                 self.ring_position = batch.header.ring_position;
@@ -436,24 +445,17 @@ impl Records {
         })
     }
 
-    fn entry(&mut self) -> Option<Entry<'_>> {
-        let rest = self.batch.get(self.at..).unwrap_or_default();
-        // A batch is only returned if its bytes are whole records.
-        let next = RecordReader::new(rest).next();
-        let Some((record, header)) = next.and_then(|record| {
-            let record = record.ok()?;
-            Some((record, Header::read(record).ok()?))
-        }) else {
-            self.at = self.batch.len();
-            return None;
-        };
-        self.at += record.len();
+    fn entry(&mut self, header: Header) -> Option<Entry<'_>> {
+        let from = self.at;
+        self.at = from.saturating_add(header.len);
+        let record = self.batch.get(from..self.at)?;
         let repeated = header.is_repeated();
         let sequence = self.sequence;
         self.sequence = self.sequence.saturating_add(numbers(&header));
         Some(Entry {
             sequence,
             repeated,
+            header,
             ring_position: self.ring_position,
             record,
         })

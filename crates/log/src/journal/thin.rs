@@ -4,7 +4,7 @@ use crate::journal::batches::{Batches, Item};
 use crate::journal::checkpoint::{Beginning, SegmentFile};
 use crate::journal::error::RecordingError;
 use crate::journal::format::{BATCH_MOST, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader};
-use crate::journal::pack::frame;
+use crate::journal::pack::Packer;
 use crate::journal::parts::LeftOut;
 use crate::journal::recording::read_header;
 use crate::journal::share::Content;
@@ -101,6 +101,7 @@ struct ThinWriter<'a> {
     /// Number of records before `next` that are left out and for which no record has been written yet.
     gap: u64,
     ring_position: u64,
+    packer: Packer,
     framed: Vec<u8>,
     content: Content,
     pids: BTreeMap<u32, u32>,
@@ -177,7 +178,8 @@ impl ThinWriter<'_> {
         };
         self.framed.clear();
         let place = (self.first, self.ring_position);
-        frame(&self.records, tally.count, place, &mut self.framed);
+        self.packer
+            .frame(&self.records, tally.count, place, &mut self.framed);
         self.out.write_all(&self.framed)?;
         self.content.add(&tally, self.framed.len() as u64);
         self.records.clear();
@@ -222,6 +224,7 @@ fn thin(paths: &[PathBuf], leave_out: BTreeSet<u32>, new: &Path) -> Result<Conte
         next: header.first_sequence,
         gap: 0,
         ring_position: 0,
+        packer: Packer::default(),
         framed: Vec::new(),
         content: Content {
             left_out: leave_out.clone(),

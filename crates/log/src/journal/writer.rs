@@ -7,7 +7,7 @@ use crate::journal::format::{
     BATCH_HEADER, BATCH_MOST, ClockPair, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader,
 };
 use crate::journal::learning::Learning;
-use crate::journal::pack::frame;
+use crate::journal::pack::Packer;
 use crate::journal::retain;
 use crate::journal::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
 use crate::journal::sharing::{Sharing, Wanted};
@@ -75,6 +75,7 @@ pub struct Journal {
     /// Set if there was no room for the last checkpoint: how much it needs.
     too_small: Option<TooSmall>,
     dropped: u64,
+    packer: Packer,
     buffer: Vec<u8>,
     /// Held until the journal is dropped.
     _lock: File,
@@ -173,6 +174,7 @@ impl Journal {
             clock: config.clock,
             too_small: None,
             dropped: 0,
+            packer: Packer::default(),
             buffer: Vec::new(),
             config,
             _lock: lock,
@@ -337,7 +339,7 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        frame(
+        self.packer.frame(
             records,
             tally.count,
             (self.next, ring_position),

@@ -41,6 +41,10 @@ pub(crate) fn read<R: Record + FromBytes + IntoBytes + Immutable>(
     record: &[u8],
 ) -> Result<R, Malformed> {
     at_least(header, R::FIRST_LEN)?;
+    // The usual case, in which the number of bytes to copy is known when this is compiled.
+    if let Ok((whole, _)) = R::read_from_prefix(record) {
+        return Ok(whole);
+    }
     let mut whole = R::new_zeroed();
     let known = record.len().min(size_of::<R>());
     let to = whole.as_mut_bytes().get_mut(..known);
@@ -109,15 +113,29 @@ impl Header {
             lost_before: raw.lost_before,
             stack: raw.stack,
         };
-        if header.len < Self::SIZE || !header.len.is_multiple_of(8) {
-            return Err(Malformed::LengthField { said: header.len });
-        }
+        length(header.len)?;
         Ok(header)
     }
 
     /// Whether the record is in the preamble of a segment of a journal of format 1 (see [`REPEATED`]).
     pub fn is_repeated(&self) -> bool {
         self.kind >= KIND_DAEMON_FIRST && self.flags & REPEATED != 0
+    }
+}
+
+/// Checks that a record can have so many bytes.
+fn length(said: usize) -> Result<usize, Malformed> {
+    if said < Header::SIZE || !said.is_multiple_of(8) {
+        return Err(Malformed::LengthField { said });
+    }
+    Ok(said)
+}
+
+/// Length of the record at the start of `bytes`, checked as [`Header::read`] does.
+pub(crate) fn len_of(bytes: &[u8]) -> Result<usize, Malformed> {
+    match bytes.first_chunk() {
+        Some(said) if bytes.len() >= Header::SIZE => length(usize::from(u16::from_ne_bytes(*said))),
+        _ => Err(Malformed::Short { found: bytes.len() }),
     }
 }
 

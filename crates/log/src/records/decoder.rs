@@ -8,10 +8,10 @@ use crate::records::launch::Kernels;
 use crate::records::outcome::{Malformed, Notice, Outcome, Skipped, What};
 use crate::records::said::Said;
 use crate::records::site::SiteDefined;
+use foldhash::{HashMap, HashMapExt};
 use memscope_common::{KIND_DAEMON_FIRST, KIND_KERNEL, KernelRecord, RECORD_VERSION};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How a process became known to this decoder.
@@ -37,7 +37,8 @@ pub struct Decoder {
     /// The visible devices of processes that see only some of Ascend's devices.
     visible: HashMap<u32, Visible>,
     all_visible: Visible,
-    /// Number of records that came from the programs, by process. Checkpoints of earlier versions have none.
+    /// Number of records that came from the programs, by process. It is counted for each record, so the map's hashes are
+    /// cheap ones, with a seed that differs from run to run: a recording may come from anybody. Checkpoints of earlier versions have none.
     #[serde(default)]
     came: HashMap<u32, u64>,
     /// Names of kernels, by process. Checkpoints of earlier versions have none.
@@ -87,17 +88,21 @@ impl Decoder {
     /// A record that is not whole (see [`check`]) is malformed and gets no number. An event from a repeated record has
     /// the number of the record before it.
     pub fn decode(&mut self, record: &[u8]) -> Outcome {
-        let header = match check(record) {
-            Ok(header) => header,
-            Err(malformed) => return Outcome::Malformed(malformed),
-        };
+        match check(record) {
+            Ok(header) => self.decode_read(&header, record),
+            Err(malformed) => Outcome::Malformed(malformed),
+        }
+    }
+
+    /// The same for a whole record whose header was read already.
+    pub fn decode_read(&mut self, header: &Header, record: &[u8]) -> Outcome {
         if !header.is_repeated() {
             self.sequence = self.sequence.saturating_add(1);
         }
         if header.kind < KIND_DAEMON_FIRST && header.process != 0 && header.sequence != 0 {
             *self.came.entry(header.process).or_default() += 1;
         }
-        match self.understand(&header, record) {
+        match self.understand(header, record) {
             Ok(Said::Event(body)) => Outcome::Decoded(Event {
                 id: self.id(),
                 time_ns: header.time_ns,

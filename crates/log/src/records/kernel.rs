@@ -8,6 +8,7 @@ use crate::records::region;
 use crate::records::said::{Said, ended_by_nul};
 use crate::records::site::SiteDefined;
 use core::mem::{offset_of, size_of};
+use foldhash::HashMap;
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
     CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, FRAME_ENTRY,
@@ -27,7 +28,6 @@ use memscope_ledger::event::{
     PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen, Touched, TraceAction, Workspace,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// `c10::DeviceType` of CUDA. ROCm builds report it as well.

@@ -1,6 +1,6 @@
 //! Iterates over consecutive records in a byte slice.
 
-use crate::records::bytes::Header;
+use crate::records::bytes::len_of;
 use crate::records::outcome::Malformed;
 
 /// Iterates over the records of a byte slice, whatever their kinds. After the first error it ends, because the place of
@@ -28,7 +28,7 @@ impl<'a> RecordReader<'a> {
     }
 
     fn read(&self, rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
-        let len = Header::read(rest)?.len;
+        let len = len_of(rest)?;
         rest.get(..len).ok_or(Malformed::Length {
             said: len,
             found: rest.len(),

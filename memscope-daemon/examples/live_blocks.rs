@@ -266,6 +266,15 @@ fn resident() -> u64 {
     pages.unwrap_or(0) * 4096
 }
 
+/// How many blocks live.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Writes a value as a line of JSON, for `cargo xtask bench`.
+fn tell(row: &str, value: f64) {
+    let live = LIVE.load(Ordering::Relaxed);
+    println!(r#"{{"row": "{row}", "column": "{live} live blocks", "value": {value}}}"#);
+}
+
 /// Runs this several times, and prints the least and the median of the times, and what the answer takes.
 fn time(rounds: usize, what: &str, mut ask: impl FnMut() -> usize) {
     let mut times = Vec::new();
@@ -278,7 +287,8 @@ fn time(rounds: usize, what: &str, mut ask: impl FnMut() -> usize) {
     times.sort_by(f64::total_cmp);
     let least = times.first().copied().unwrap_or(f64::NAN);
     let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
-    println!("{what:44} {least:9.1} ms {median:9.1} ms {bytes:12} bytes");
+    eprintln!("{what:44} {least:9.1} ms {median:9.1} ms {bytes:12} bytes");
+    tell(&format!("{what}, ms"), least);
 }
 
 /// Encodes all parts of a snapshot as the server does, and returns their bytes.
@@ -417,7 +427,7 @@ fn ask_earlier(live: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
             .max()
             .unwrap_or(0)
     };
-    println!(
+    eprintln!(
         "a journal of {} files; the largest checkpoint has {} bytes, the largest segment {}",
         files.count(),
         of("msc"),
@@ -457,6 +467,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let live: usize = words.next().ok_or("say how many blocks")?.parse()?;
     let rounds: usize = words.next().map_or(Ok(5), |word| word.parse())?;
+    LIVE.store(live, Ordering::Relaxed);
     let mut program = Program::new();
     program.held.reserve_exact(live);
     let mut ledger = Ledger::new(LedgerConfig::default());
@@ -483,12 +494,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .sum::<usize>();
     let held = program.held.capacity() * 16;
     let handed_out = BYTES.load(Ordering::Relaxed) - bytes - own;
-    println!(
-        "{live} live blocks: {:.1} bytes each are handed out, {:.1} resident; {:.0} ns an event",
-        handed_out as f64 / live as f64,
+    let each = handed_out as f64 / live as f64;
+    eprintln!(
+        "{live} live blocks: {each:.1} bytes each are handed out, {:.1} resident; {:.0} ns an event",
         (resident() - before).saturating_sub((own + held) as u64) as f64 / live as f64,
         took / program.sequence as f64
     );
+    tell("memory of the ledger, bytes a live block", each);
     drop(program);
     ask(&ledger, rounds);
     drop(ledger);

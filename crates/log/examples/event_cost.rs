@@ -6,6 +6,9 @@
 //! take blocks from 300 lines of the program, give most of them back in the opposite order, and mark their steps. Times
 //! are processor time of the thread, and of all threads where checkpoints are written; each is the least of several
 //! rounds in turn, so that other work of the machine is not in it.
+//!
+//! People read what is written to standard error; standard output has the same times as lines of JSON, for `cargo xtask
+//! bench`.
 
 use memscope_ledger::event::*;
 use memscope_ledger::report::AsOf;
@@ -465,17 +468,18 @@ fn main() -> Result<(), Failed> {
             }
         }
     }
-    println!(
+    eprintln!(
         "{count} records of {PROCESSES} processes, {} bytes each; the least of {rounds} rounds",
         stream.bytes.len() / count
     );
     for (name, time) in &least {
         let each = time * 1e9 / count as f64;
-        println!(
+        eprintln!(
             "{name:44} {each:6.1} ns an event, {:5.2} million/s",
             1e3 / each
         );
+        println!(r#"{{"row": "{name}", "column": "ns an event", "value": {each}}}"#);
     }
-    print!("{sizes}");
+    eprint!("{sizes}");
     Ok(())
 }

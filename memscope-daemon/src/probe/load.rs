@@ -796,6 +796,7 @@ fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::measure::{Ground, Programs, memory_mib, pairs, processor_s, tell};
+use super::measure::{Ground, memory_mib, pairs, processor_s, tell};
 use super::page::{Row, Section};
+use super::programs::Programs;
 use crate::live::{Daemon, Ended, Python, tied};
 use crate::process;
 

@@ -5,31 +5,11 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use super::against;
 use super::options::Options;
-use crate::live::{self, Daemon, Python};
+use super::programs::{self, Programs};
+use crate::live::{Daemon, Python};
 use crate::setup::{self, torch};
 use crate::{process, sim};
-
-/// Programs of one commit.
-pub struct Programs {
-    /// The commit, where it is another than that of this tree.
-    pub commit: Option<String>,
-    /// Their folder.
-    pub folder: PathBuf,
-    /// The root of their sources.
-    pub sources: PathBuf,
-}
-
-impl Programs {
-    /// The name of a row about these programs.
-    pub fn row(&self, name: &str) -> String {
-        match &self.commit {
-            Some(commit) => format!("{name} ({commit})"),
-            None => name.to_owned(),
-        }
-    }
-}
 
 /// Where everything is measured.
 pub struct Ground<'a> {
@@ -56,19 +36,15 @@ impl Ground<'_> {
                 sim::environment(&sim::Options::default())?
             }
         };
-        let mut programs = vec![Programs {
-            commit: None,
-            folder: live::build(true)?,
-            sources: process::root(),
-        }];
+        let mut all = vec![programs::own()?];
         if let Some(commit) = &options.against {
-            programs.push(against::build(commit)?);
+            all.push(programs::of(commit)?);
         }
         Ok(Ground {
             options,
             environment: torch::locate(None)?,
             variables,
-            programs,
+            programs: all,
         })
     }
 

@@ -4,7 +4,6 @@
 //! Owns: what is measured and in which order. Everything that is compared is measured in turn in the same round of the same
 //! run, so that a machine that changes its speed changes both; the page tells the spread of the rounds.
 
-mod against;
 mod examples;
 mod export;
 mod life;
@@ -12,6 +11,7 @@ mod measure;
 mod options;
 mod page;
 mod peers;
+mod programs;
 mod readings;
 mod stacks;
 mod step;

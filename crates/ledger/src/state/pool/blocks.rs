@@ -305,7 +305,7 @@ mod tests {
         (numbers, rest).prop_map(|(numbers, rest)| {
             let [rounded, requested, stream, born_ns, serial, _] = numbers;
             let ([size, stack, exact, tick], device, pending, origin, labels) = rest;
-            let known = |number: u64| (number % 3 > 0).then_some(number).into();
+            let known = |number: u64| (!number.is_multiple_of(3)).then_some(number).into();
             Block {
                 device,
                 pending,

@@ -1,14 +1,48 @@
-//! The programs of another commit, built from a worktree of their own below `target`.
+//! The programs that are measured: this tree's, and those of another commit, built from a worktree of their own below `target`.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::measure::Programs;
-use crate::process;
+use crate::{live, process};
+
+/// Programs of one commit.
+pub struct Programs {
+    /// The commit, where it is another than that of this tree.
+    pub commit: Option<String>,
+    /// Their folder.
+    pub folder: PathBuf,
+    /// The root of their sources.
+    pub sources: PathBuf,
+}
+
+impl Programs {
+    /// The name of a row about these programs.
+    pub fn row(&self, name: &str) -> String {
+        match &self.commit {
+            Some(commit) => format!("{name} ({commit})"),
+            None => name.to_owned(),
+        }
+    }
+}
+
+/// Builds those of this tree.
+pub fn own() -> Result<Programs> {
+    Ok(Programs {
+        commit: None,
+        folder: live::build(true)?,
+        sources: process::root(),
+    })
+}
+
+/// Cargo's folder for all other commits: what they share is built once.
+pub fn target() -> PathBuf {
+    process::target().join("against/target")
+}
 
 /// Builds the programs of a commit and the examples that are measured.
-pub fn build(commit: &str) -> Result<Programs> {
+pub fn of(commit: &str) -> Result<Programs> {
     let root = process::root();
     let mut name = Command::new("git");
     name.args([
@@ -27,8 +61,7 @@ pub fn build(commit: &str) -> Result<Programs> {
         worktree.args(["worktree", "add", "--detach"]);
         process::run(worktree.arg(&sources).arg(&name).current_dir(&root))?;
     }
-    // One folder for all commits: what they share is built once.
-    let target = folder.join("target");
+    let target = target();
     let mut build = process::command("cargo");
     build.args([
         "build",

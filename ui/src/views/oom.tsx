@@ -205,8 +205,8 @@ function FailedTable({ failed }: { failed: FailedAllocation[] }): JSX.Element {
           cell: (one) => <Bytes of={one.device_free_bytes} />,
         },
         {
-          name: "",
-          cell: (one) => <a href={hrefTo({ view: "memory", at: String(one.time_unix_ns) })}>Memory then</a>,
+          name: "Memory then",
+          cell: (one) => <a href={hrefTo({ view: "memory", at: String(one.time_unix_ns) })}>its blocks</a>,
         },
       ]}
     />

@@ -173,12 +173,18 @@ impl Page {
     /// The page as text.
     pub fn markdown(&self) -> String {
         let mut text = format!(
-            "# Benchmarks\n\nWritten by `cargo xtask bench`; what each round measured is in [benchmarks.json](benchmarks.json). Commit {}, {}, {} rounds.\n\
+            "# Benchmarks\n\nWritten by `cargo xtask bench`; what each round measured is in [benchmarks.json](benchmarks.json). Commit {}, {}, {} in turn.\n\
              The machine: {}.\n\nEach number is the median of the rounds; in brackets are the least and the most where they differ. What is compared was\n\
              measured in turn in the same round, and a ratio is the median of the rounds' ratios: trust the ratios, not the numbers of a machine that\n\
              is not yours. `cargo xtask bench --only PART` measures a part again, and `--against COMMIT` measures the programs of another commit beside\n\
              these.\n",
-            self.commit, self.day, self.rounds, self.machine
+            self.commit,
+            self.day,
+            match self.rounds {
+                1 => "one round".to_owned(),
+                rounds => format!("{rounds} rounds"),
+            },
+            self.machine
         );
         for section in &self.sections {
             let _ = write!(

@@ -37,7 +37,16 @@ impl Torch {
         Torch::start_on(Device::Cuda, variables)
     }
 
-    /// The same on this device. Its tensors, and what it says of its memory, are that device's.
+    /// Starts one as a rank of a job, with the variables that torchrun sets.
+    pub fn rank(rank: &str, world_size: &str) -> Torch {
+        Torch::start(&[
+            ("RANK", rank),
+            ("WORLD_SIZE", world_size),
+            ("TORCHELASTIC_RUN_ID", "one-job"),
+        ])
+    }
+
+    /// Starts one on this device, with these environment variables. Its tensors, and what it says of its memory, are that device's.
     pub fn start_on(device: Device, variables: &[(&str, &str)]) -> Torch {
         let mut command = sim_of(device).python("agent.py");
         command.envs(variables.iter().copied());

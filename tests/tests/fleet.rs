@@ -49,14 +49,7 @@ fn ranks_of_one_job_on_two_nodes_and_a_node_that_is_gone() {
     let nodes = at("nodes");
     let fleet = |words: &[&str]| as_whom("look", &[&["--fleet", &nodes][..], words].concat());
 
-    let rank = |rank: &'static str| {
-        Torch::start(&[
-            ("RANK", rank),
-            ("WORLD_SIZE", "3"),
-            ("TORCHELASTIC_RUN_ID", "one-job"),
-        ])
-    };
-    let (mut first, mut second) = (rank("0"), rank("1"));
+    let (mut first, mut second) = (Torch::rank("0", "3"), Torch::rank("1", "3"));
     for torch in [&mut first, &mut second] {
         torch.ask("train 5");
     }

@@ -43,14 +43,7 @@ fn ranks_of_a_fleet_are_those_of_memscope_ctl() {
     );
     std::fs::write(&nodes, list).unwrap();
     let nodes = nodes.display().to_string();
-    let rank = |rank: &'static str| {
-        Torch::start(&[
-            ("RANK", rank),
-            ("WORLD_SIZE", "3"),
-            ("TORCHELASTIC_RUN_ID", "one-job"),
-        ])
-    };
-    let (mut first, mut second) = (rank("0"), rank("1"));
+    let (mut first, mut second) = (Torch::rank("0", "3"), Torch::rank("1", "3"));
     here.attach(first.pid(), "trace");
     far.attach(second.pid(), "trace");
     first.ask("leak 130 2097152 1 3");

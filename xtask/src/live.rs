@@ -61,8 +61,8 @@ pub fn build(release: bool) -> Result<PathBuf> {
     programs(release)
 }
 
-/// The same for those who only copy them. As in the end-to-end tests, `MEMSCOPE_BIN_DIR` names a folder in which they
-/// are already.
+/// The same for those who only copy them. As in the end-to-end tests, `MEMSCOPE_BIN_DIR` may name a folder that has them
+/// already: then nothing is built.
 pub fn programs(release: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
         return Ok(PathBuf::from(folder));

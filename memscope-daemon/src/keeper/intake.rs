@@ -68,7 +68,9 @@ impl Keeper {
         let drained = ring.drain(position, limit.min(piece.max(1)), |record| {
             let process = process_of(record);
             if process != of {
-                *shares.entry(ProcessHandle(of)).or_default() += run;
+                if run > 0 {
+                    *shares.entry(ProcessHandle(of)).or_default() += run;
+                }
                 (of, run) = (process, 0);
             }
             run += ring_bytes(record.len() as u64);
@@ -79,7 +81,9 @@ impl Keeper {
                 batch.extend_from_slice(record);
             }
         });
-        *self.shares_read.entry(ProcessHandle(of)).or_default() += run;
+        if run > 0 {
+            *self.shares_read.entry(ProcessHandle(of)).or_default() += run;
+        }
         if !batch.is_empty() {
             self.take(&batch);
         }

@@ -30,7 +30,7 @@ pub struct Page {
     pub sections: Vec<Section>,
 }
 
-/// A table.
+/// What one part of the benchmarks measured, as a table with a heading.
 #[derive(Serialize)]
 pub struct Section {
     /// Its word on the command line.
@@ -43,7 +43,7 @@ pub struct Section {
     pub columns: Vec<String>,
     /// Whether the other rows are told as multiples of the first one.
     pub has_reference: bool,
-    /// The rows.
+    /// What was measured of each thing.
     pub rows: Vec<Row>,
 }
 
@@ -52,7 +52,7 @@ pub struct Section {
 pub struct Row {
     /// What was measured.
     pub name: String,
-    /// The values.
+    /// The values of each column, one of each round.
     pub columns: Vec<Vec<f64>>,
 }
 

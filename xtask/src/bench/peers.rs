@@ -49,7 +49,7 @@ const FIGURES: [[&str; 3]; 9] = [
     ],
 ];
 
-/// The table.
+/// The figures as a section of the page, in Markdown.
 pub fn markdown() -> String {
     let mut text = "## What others publish\n\nTheir own figures, from other machines: for the order of magnitude only.\n\n\
                     | what | figure | where |\n|---|---|---|\n"

@@ -11,7 +11,7 @@ use crate::{live, process};
 pub struct Programs {
     /// The commit, where it is another than that of this tree.
     pub commit: Option<String>,
-    /// Their folder.
+    /// The folder with memscoped and memscope-ctl.
     pub folder: PathBuf,
     /// The root of their sources.
     pub sources: PathBuf,

@@ -178,8 +178,8 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
     segments_of(process, row, device, all.into_iter())
 }
 
-/// The segments of a pool with these blocks, which are ordered by address. There may be millions, so they go straight to their
-/// segments.
+/// The segments of a pool with these blocks, which are ordered by address. There may be millions, so each goes straight into
+/// the segment that it lies in.
 fn segments_of(
     process: &Process,
     row: &Device,

@@ -59,8 +59,8 @@ impl Tally {
     }
 }
 
-/// Passes on all live blocks and allocations that are watched for growth, in no order. There may be millions, so they are not
-/// collected.
+/// Passes on all live blocks and allocations that are watched for growth, in no order. There may be millions, so no list of
+/// them is made.
 pub(super) fn each_item(process: &Process, mut take: impl FnMut(&Item)) {
     if process.source() == Source::Pool {
         for (addr, block) in process.pool.blocks().filter(|(_, b)| !b.pending) {

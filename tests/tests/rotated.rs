@@ -40,6 +40,13 @@ fn picture(snapshot: &Value) -> (&Value, &Value) {
     (&snapshot["segments"], &snapshot["trace"])
 }
 
+/// Since when the journal knows the process, in nanoseconds since 1970.
+fn known_from(daemon: &Daemon, pid: u32) -> u64 {
+    let all = daemon.json(&["ps"]);
+    let row = find(&all["processes"], "pid", pid);
+    number(&row.unwrap_or(&all)["known_from_unix_ns"])
+}
+
 fn snapshot_at(pid: &str, at: &str, ask: &dyn Fn(&[&str]) -> Said) -> Said {
     ask(&["snapshot", "--pid", pid, "--format", "json", "--at", at])
 }
@@ -92,15 +99,24 @@ fn run(late: bool) {
         daemon.attach(torch.pid(), "trace");
         torch.ask("train");
     }
-    let mut moments = Vec::new();
-    for round in 0..14 {
-        torch.ask(&format!("allocs round{round} {} 3000", round + 5));
+    let mut moments: Vec<Moment> = Vec::new();
+    // Until the oldest moments are no longer in the journal: how much it holds is the daemon's affair.
+    let mut lost = 0;
+    while lost < 3 {
+        let round = moments.len();
+        assert!(
+            round < 100,
+            "the journal has lost {lost} of {round} moments"
+        );
+        torch.ask(&format!("allocs round{round} {} 3000", round % 14 + 5));
         let told = torch.churn(&daemon, 30000);
         let stats = daemon.stats(torch.pid());
         assert!(!coverage(&stats).contains(&"records_lost"), "{stats}");
         assert_totals(&stats, &told);
         let words = ["snapshot", "--pid", &pid, "--format", "json"];
         moments.push(Moment::of(daemon.ctl(&words).document()));
+        let from = known_from(&daemon, torch.pid());
+        lost = moments.iter().filter(|m| m.unix_ns < from).count();
     }
     // A recording ends with its last record: this one lies behind all moments.
     daemon.ctl(&["mark", "--pid", &pid, "asked"]).text();
@@ -205,11 +221,6 @@ fn a_quiet_process_keeps_its_past() {
     daemon.attach(quiet.pid(), "trace");
     daemon.attach(loud.pid(), "trace");
     loud.ask("allocs held 300 70000");
-    let known_from = |pid: u32| {
-        let all = daemon.json(&["ps"]);
-        let row = find(&all["processes"], "pid", pid);
-        number(&row.unwrap_or(&all)["known_from_unix_ns"])
-    };
     let mut moments = Vec::new();
     let mut rounds = 0;
     // Until the loud one has lost two thirds of its past.
@@ -226,7 +237,7 @@ fn a_quiet_process_keeps_its_past() {
             (!is_being_written).then_some(())
         });
         rounds += 1;
-        let from = known_from(loud.pid());
+        let from = known_from(&daemon, loud.pid());
         let lost = moments
             .iter()
             .filter(|moment| moment.unix_ns < from)
@@ -237,7 +248,7 @@ fn a_quiet_process_keeps_its_past() {
     }
     assert!(rounds < 400, "the loud one has lost nothing");
     let known = |of: u32| {
-        let from = known_from(of);
+        let from = known_from(&daemon, of);
         moments
             .iter()
             .filter(|moment| moment.unix_ns >= from)
@@ -256,7 +267,7 @@ fn a_quiet_process_keeps_its_past() {
     assert!(equal > 2 * refused, "{refused} refused, {equal} equal");
     // The loud one is refused at its beginning, and known at its end.
     let ask = |at: String| daemon.ctl(&["pool", "--pid", &loud.pid_text(), "--at", &at]);
-    let from = known_from(loud.pid());
+    let from = known_from(&daemon, loud.pid());
     let lost = moments
         .iter()
         .rfind(|moment| moment.unix_ns < from)

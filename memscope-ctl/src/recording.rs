@@ -58,7 +58,9 @@ impl Replayer {
             .arg("--socket")
             .arg(&socket)
             .args(as_of.map(|moment| format!("--as-of={moment}")))
-            .stdin(Stdio::null())
+            // The pipe closes whenever this process ends, also when it is killed, and memscoped ends with it.
+            .arg("--until-input-ends")
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(words.try_clone().map_err(cannot)?)
             .kill_on_drop(true)

@@ -434,7 +434,10 @@ fn ask_earlier(live: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
         of("msj")
     );
     for (what, ns) in [
-        ("1 s ago", last.saturating_sub(1_000_000_000)),
+        (
+            "a tenth of the churn ago",
+            last - live as u64 * 3 / 10 * PACE_NS,
+        ),
         (
             "half of the churn ago",
             last - live as u64 * 3 / 2 * PACE_NS,

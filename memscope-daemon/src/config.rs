@@ -252,6 +252,11 @@ pub struct Config {
     #[arg(long, value_name = "MOMENT", requires = "replay", value_parser = as_of)]
     pub as_of: Option<(u64, u64)>,
 
+    /// End when standard input ends, and remove the folder of the socket. For programs that start a memscoped to ask a recording: however
+    /// they end, nothing is left behind.
+    #[arg(long, requires = "replay")]
+    pub until_input_ends: bool,
+
     /// List the recordings of earlier runs in --state-dir as JSON, and end.
     #[arg(long, conflicts_with_all = ["replay", "import"])]
     pub earlier: bool,

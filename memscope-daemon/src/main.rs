@@ -234,6 +234,22 @@ async fn told_to_stop() -> Result<Ending> {
     Ok(Ending::Stop)
 }
 
+/// Waits until standard input has ended. A thread of its own reads it, because a process cannot end in order while its runtime reads.
+async fn input_ended() -> Result<()> {
+    let (ends, ended) = tokio::sync::oneshot::channel();
+    let read = move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = ends.send(());
+    };
+    std::thread::Builder::new()
+        .name("input".to_owned())
+        .spawn(read)
+        .context("the thread that reads standard input could not be started")?;
+    ended.await?;
+    tracing::info!("standard input has ended");
+    Ok(())
+}
+
 /// Reads the policy again at each SIGHUP, and has it count. Other settings count only for the next daemon, since what they are about
 /// (the ring, the ports, the memory) is there already.
 fn read_policy_at_hangup(orders: Sender<Order>, messages: Messages) -> Result<()> {
@@ -349,13 +365,25 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         ..ServeOptions::default()
     };
     let doors = Doors { socket, ports };
-    let result = serve(doors, Arc::new(serving), options, async {
-        let _ = told_to_stop().await;
+    let ends_with_input = config.until_input_ends;
+    let result = serve(doors, Arc::new(serving), options, async move {
+        if ends_with_input {
+            tokio::select! {
+                _ = told_to_stop() => {}
+                _ = input_ended() => {}
+            }
+        } else {
+            let _ = told_to_stop().await;
+        }
     })
     .await;
     let _ = keeper.send(Command::Stop);
     let _ = thread.join();
     drop(made);
+    if let Some(folder) = config.socket.parent().filter(|_| ends_with_input) {
+        // Whoever started this process may have removed it by now, or may have put something else there.
+        let _ = std::fs::remove_dir(folder);
+    }
     Ok(result?)
 }
 

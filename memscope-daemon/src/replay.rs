@@ -9,7 +9,7 @@ use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
-use memscope_log::records::{Decoder, Header, KIND_ATTACHED, Outcome};
+use memscope_log::records::{Decoder, Header, KIND_ATTACHED, Outcome, block_address};
 use memscope_log::{
     Absent, Entry, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
 };
@@ -21,6 +21,8 @@ const NAMED_WITHIN_NS: u64 = 5_000_000_000;
 const CLOCK_STEP_NS: u64 = 60_000_000_000;
 /// Number of records between two checks whether names are still missing.
 const RECORDS_PER_LOOK: u32 = 1000;
+/// Number of records whose blocks are looked up together.
+const EXPECTED: usize = 32;
 /// Number of pieces of a journal between two checks whether its fold is still wanted.
 const PIECES_PER_LOOK: u64 = 1000;
 /// How far the time of one of the daemon's own records may lie after the times of records that follow it, in
@@ -566,7 +568,17 @@ fn fold_from(
     let mut absent = Absent::default();
     let mut pieces = 0u64;
     let mut is_at_end = false;
-    while !is_at_end && let Some(piece) = records.next_piece()? {
+    while !is_at_end {
+        if pieces.is_multiple_of(EXPECTED as u64) {
+            let blocks = records.upcoming().take(EXPECTED);
+            fold.ledger.expect(blocks.filter_map(|(header, record)| {
+                let addr = block_address(&header, record)?;
+                Some((ProcessHandle(header.process), addr))
+            }));
+        }
+        let Some(piece) = records.next_piece()? else {
+            break;
+        };
         // A segment's state may be large, so it is asked before each of them as well.
         let is_time =
             pieces.is_multiple_of(PIECES_PER_LOOK) || matches!(piece, Piece::Segment { .. });

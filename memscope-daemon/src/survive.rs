@@ -254,7 +254,7 @@ fn journal_config(config: &Config, epoch: u64, boot: &str) -> memscope_log::Conf
     let boot_id = memscope_log::boot_id(boot).unwrap_or_default();
     let mut journal = memscope_log::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
     journal.total_bytes = config.journal_mib << 20;
-    journal.segment_bytes = (journal.total_bytes / 16).clamp(256 << 10, 16 << 20);
+    journal.segment_bytes = (journal.total_bytes / 16).clamp(256 << 10, 8 << 20);
     journal
 }
 

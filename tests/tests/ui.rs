@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Asking, Daemon, LONG, Page, Torch, Value, device, eventually, json, number, tool, until,
+    Asking, Daemon, LONG, Page, Torch, Value, device, eventually, json, number, scratch, tool,
+    until,
 };
 use std::path::Path;
 use std::process::Command;
@@ -82,6 +83,32 @@ fn timeless(mut document: Value) -> Value {
     }
     strip(&mut document);
     document
+}
+
+/// The memscoped that replays a recording for a command ends with the command, also when that is killed, and its folder goes.
+#[test]
+fn a_killed_client_leaves_nothing_behind() {
+    let mut daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("alloc a 3000000");
+    torch.finish();
+    daemon.stop();
+    let folder = scratch();
+    let mut command = Command::new(tool("memscope-ctl"));
+    command
+        .arg("--recording")
+        .arg(daemon.recording())
+        .args(["ui", "--no-open"])
+        .env_remove("MEMSCOPE_SOCKET")
+        .env("MEMSCOPED", tool("memscoped"))
+        .env("TMPDIR", folder.path());
+    let page = Page::start(command);
+    let left = || std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left(), 1);
+    // It is killed here.
+    drop(page);
+    eventually("the folder of the socket goes", || left() == 0);
 }
 
 #[test]

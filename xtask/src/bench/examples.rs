@@ -42,9 +42,10 @@ pub fn daemon(ground: &Ground<'_>) -> Result<Section> {
             runs: &[&[]],
         },
         Section {
-            name: "daemon",
-            title: "In the daemon: an event",
-            about: "Records as the kernel writes them, of four processes that train: decoded, written to the journal, folded into the ledger, and read back from disk. Processor\n                time, each the least of seven rounds."
+            name: "daemon".to_owned(),
+            title: "In the daemon: an event".to_owned(),
+            run: None,
+            about: "Records as the kernel writes them, of four processes that train: decoded, written to the journal, folded into the ledger, and read\nback from disk. Processor time, each the least of seven rounds."
                 .to_owned(),
             columns: Vec::new(),
             has_reference: false,
@@ -64,8 +65,9 @@ pub fn questions(ground: &Ground<'_>) -> Result<Section> {
             runs: &[&["10000", "3"], &["100000", "3"], &["1000000", "3"], &["10000000", "1"]],
         },
         Section {
-            name: "questions",
-            title: "Questions, by live blocks",
+            name: "questions".to_owned(),
+            title: "Questions, by live blocks".to_owned(),
+            run: None,
             about: "In the ledger, until the last byte of the answer is encoded, without the socket and the client; the least of three times (of one with ten million).".to_owned(),
             columns: Vec::new(),
             has_reference: false,

@@ -68,8 +68,9 @@ fn in_folder(ground: &Ground<'_>, folder: &Path) -> Result<Section> {
     let seen = check(&folder.join("json"), entries)?;
     python.tell("end")?;
     Ok(Section {
-        name: "export",
-        title: "A long trace, written to a file",
+        name: "export".to_owned(),
+        title: "A long trace, written to a file".to_owned(),
+        run: None,
         about: format!(
             "{entries} entries in PyTorch's trace, {seen} in memscope's, none lost. PyTorch's own is `_snapshot()` and `pickle.dump` in the process itself; what the\n\
              process that has the history needs beyond it is PyTorch's process there, and the daemon here."

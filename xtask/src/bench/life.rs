@@ -52,8 +52,9 @@ pub fn measure(ground: &Ground<'_>) -> Result<Section> {
         rows.extend(of);
     }
     Ok(Section {
-        name: "life",
-        title: "Start, attach, rest, growth",
+        name: "life".to_owned(),
+        title: "Start, attach, rest, growth".to_owned(),
+        run: None,
         about: "A new daemon in each round; the client's own start is in each time. The 64 are attached to by a client each, at the same time. They are Pythons that have CUDA's runtime loaded and do nothing."
             .to_owned(),
         columns: vec!["value".to_owned()],

@@ -84,11 +84,15 @@ pub fn median_of(python: &mut Python, words: &str) -> Result<f64> {
         .context("no median in the answer")
 }
 
-/// The median; NaN if there is no value.
+/// The median, of an even number of values the mean of the two in the middle; NaN if there is no value.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    let (last, count) = (sorted.len().saturating_sub(1), sorted.len());
+    match (sorted.get(last / 2), sorted.get(count / 2)) {
+        (Some(one), Some(other)) => (one + other) / 2.0,
+        _ => f64::NAN,
+    }
 }
 
 /// What a line of `/proc/PID/status` says, in MiB.

@@ -15,6 +15,7 @@ mod programs;
 mod readings;
 mod stacks;
 mod step;
+mod targets;
 
 use anyhow::{Result, bail};
 
@@ -22,7 +23,7 @@ use crate::setup::mode::Mode;
 use crate::setup::toolchain;
 use measure::Ground;
 pub use options::Options;
-use page::{Page, Section};
+use page::{Page, Run, Section};
 
 /// Something that is measured: its word on the command line, and what measures it.
 struct Part {
@@ -61,7 +62,8 @@ const PARTS: [Part; 7] = [
     },
 ];
 
-/// Runs the task. With a choice of parts, or against another commit, the page goes to standard output; else into docs/.
+/// Runs the task. With a choice of parts that is not to be written, or against another commit, the page goes to standard output; else
+/// into docs/.
 pub fn run(options: &Options) -> Result<()> {
     if let Some(unknown) = options
         .only
@@ -71,25 +73,30 @@ pub fn run(options: &Options) -> Result<()> {
         let names = PARTS.map(|part| part.name).join(", ");
         bail!("there is no part {unknown}; the parts are {names}");
     }
+    // It is read first, so that nothing is measured in vain.
+    let mut page = match options.write {
+        true => Page::read()?,
+        false => Page {
+            sections: Vec::new(),
+        },
+    };
     toolchain::ensure_bench(Mode::Install)?;
     let ground = Ground::new(options)?;
-    let mut page = Page::new(&ground)?;
+    let run = Run::new(&ground)?;
     for part in &PARTS {
         let is_chosen = options.only.is_empty() || options.only.iter().any(|of| of == part.name);
         if is_chosen {
             eprintln!("bench: {}", part.name);
-            page.sections.push((part.measure)(&ground)?);
+            page.put(&run, (part.measure)(&ground)?);
         }
     }
     if options.against.is_some() {
         print!("{}", page.comparison());
-        return Ok(());
+    } else if options.only.is_empty() || options.write {
+        let first = format!("\n{}", targets::markdown(&page));
+        page.write(&first, &format!("\n{}", peers::markdown()))?;
+    } else {
+        print!("{}", page.markdown(""));
     }
-    match options.only.is_empty() {
-        true => page.write(),
-        false => {
-            print!("{}", page.markdown());
-            Ok(())
-        }
-    }
+    Ok(())
 }

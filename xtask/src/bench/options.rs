@@ -9,6 +9,10 @@ pub struct Options {
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     pub only: Vec<String>,
 
+    /// Of --only: put what was measured into docs/benchmarks.md, beside the other parts that are there
+    #[arg(long, requires = "only", conflicts_with = "against")]
+    pub write: bool,
+
     /// The programs of another commit as well, in turn in the same run: prints what became of each number
     #[arg(long, value_name = "COMMIT")]
     pub against: Option<String>,

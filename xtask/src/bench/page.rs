@@ -5,19 +5,25 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::measure::{Ground, median};
-use super::peers;
 use crate::process;
 
 /// From which spread of the reference on the page says that the machine was noisy: the slowest round took so many times what
 /// the fastest took.
 const NOISY: f64 = 1.25;
 
-/// What one run measured.
-#[derive(Serialize)]
+/// What was measured, each part when it was measured last.
+#[derive(Serialize, Deserialize)]
 pub struct Page {
+    /// The parts.
+    pub sections: Vec<Section>,
+}
+
+/// When and where something was measured.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
     /// The machine: processor, number of cores, memory, kernel.
     machine: String,
     /// The commit that was measured.
@@ -26,17 +32,17 @@ pub struct Page {
     day: String,
     /// How often each thing was measured.
     rounds: u32,
-    /// What was measured.
-    pub sections: Vec<Section>,
 }
 
 /// What one part of the benchmarks measured, as a table with a heading.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Section {
     /// Its word on the command line.
-    pub name: &'static str,
+    pub name: String,
     /// Its heading.
-    pub title: &'static str,
+    pub title: String,
+    /// The run that measured it. A part has none before the page takes it in.
+    pub run: Option<Run>,
     /// How it was measured, and what has to be known to read it.
     pub about: String,
     /// The columns, each with its unit.
@@ -48,7 +54,7 @@ pub struct Section {
 }
 
 /// A row: for each column what each round measured. Nothing was measured where a column has no value.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Row {
     /// What was measured.
     pub name: String,
@@ -74,7 +80,7 @@ fn bounds(values: &[f64]) -> Option<(f64, f64)> {
 }
 
 /// A number with three digits that count.
-fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let decimals = match value.abs() {
         small if small < 10.0 => 2,
         middle if middle < 100.0 => 1,
@@ -148,9 +154,9 @@ impl Section {
     }
 }
 
-impl Page {
-    /// A page without tables yet.
-    pub fn new(ground: &Ground<'_>) -> Result<Page> {
+impl Run {
+    /// The run that is going on.
+    pub fn new(ground: &Ground<'_>) -> Result<Run> {
         let git = |words: &[&str]| {
             let mut git = Command::new("git");
             process::output(git.args(words).current_dir(process::root()))
@@ -158,7 +164,7 @@ impl Page {
         let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
         let commit = git(&["rev-parse", "--short", "HEAD"])?.trim().to_owned();
         let day = process::output(Command::new("date").args(["-u", "+%F"]))?;
-        Ok(Page {
+        Ok(Run {
             machine: machine()?,
             commit: match changed {
                 true => format!("{commit} with changes"),
@@ -166,32 +172,68 @@ impl Page {
             },
             day: day.trim().to_owned(),
             rounds: ground.options.rounds,
-            sections: Vec::new(),
         })
     }
 
-    /// The page as text.
-    pub fn markdown(&self) -> String {
-        let mut text = format!(
-            "# Benchmarks\n\nWritten by `cargo xtask bench`; what each round measured is in [benchmarks.json](benchmarks.json). Commit {}, {}, {} in turn.\n\
-             The machine: {}.\n\nEach number is the median of the rounds; in brackets are the least and the most where they differ. What is compared was\n\
+    fn words(&self) -> String {
+        let rounds = match self.rounds {
+            1 => "one round".to_owned(),
+            rounds => format!("{rounds} rounds"),
+        };
+        format!("Commit {}, {}, {rounds} in turn.", self.commit, self.day)
+    }
+}
+
+impl Page {
+    /// The page that is in docs/.
+    pub fn read() -> Result<Page> {
+        let file = process::root().join("docs/benchmarks.json");
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is no page of benchmarks", file.display()))
+    }
+
+    /// Takes in a part, in place of what an earlier run measured.
+    pub fn put(&mut self, run: &Run, mut section: Section) {
+        section.run = Some(run.clone());
+        let known = self.sections.iter_mut();
+        match known.into_iter().find(|one| one.name == section.name) {
+            Some(known) => *known = section,
+            None => self.sections.push(section),
+        }
+    }
+
+    /// What the rounds measured, by part, row and column.
+    pub fn values(&self, part: &str, row: &str, column: &str) -> Option<&[f64]> {
+        let section = self.sections.iter().find(|one| one.name == part)?;
+        let at = section.columns.iter().position(|one| one == column)?;
+        let row = section.rows.iter().find(|one| one.name == row)?;
+        row.columns.get(at).map(Vec::as_slice)
+    }
+
+    /// The page as text. `first` stands before the parts.
+    pub fn markdown(&self, first: &str) -> String {
+        let mut text = "# Benchmarks\n\nWritten by `cargo xtask bench`; what each round measured is in [benchmarks.json](benchmarks.json).\n\n\
+             Each number is the median of the rounds; in brackets are the least and the most where they differ. What is compared was\n\
              measured in turn in the same round, and a ratio is the median of the rounds' ratios: trust the ratios, not the numbers of a machine that\n\
-             is not yours. `cargo xtask bench --only PART` measures a part again, and `--against COMMIT` measures the programs of another commit beside\n\
-             these.\n",
-            self.commit,
-            self.day,
-            match self.rounds {
-                1 => "one round".to_owned(),
-                rounds => format!("{rounds} rounds"),
-            },
-            self.machine
-        );
+             is not yours. `cargo xtask bench --only PART --write` measures a part again, and `--against COMMIT` measures the programs of another\n\
+             commit beside these.\n"
+            .to_owned();
+        let machines = self.sections.iter().filter_map(|one| one.run.as_ref());
+        let mut machines: Vec<&str> = machines.map(|run| run.machine.as_str()).collect();
+        machines.dedup();
+        for machine in machines {
+            let _ = write!(text, "\nThe machine: {machine}.\n");
+        }
+        text.push_str(first);
         for section in &self.sections {
+            let run = section.run.as_ref().map(Run::words).unwrap_or_default();
             let _ = write!(
                 text,
-                "\n{}\n`cargo xtask bench --only {}`\n",
+                "\n{}\n`cargo xtask bench --only {}`. {run}\n",
                 section.markdown(),
-                section.name
+                section.name,
             );
         }
         text
@@ -199,10 +241,8 @@ impl Page {
 
     /// What became of each number since another commit: the rows of its programs beside those of this tree's.
     pub fn comparison(&self) -> String {
-        let mut text = format!(
-            "| what | column | {} | then | now / then |\n|---|---|---|---|---|\n",
-            self.commit
-        );
+        let mut text =
+            "| what | column | now | then | now / then |\n|---|---|---|---|---|\n".to_owned();
         for section in &self.sections {
             for row in &section.rows {
                 let then = section.rows.iter().find(|other| {
@@ -228,14 +268,12 @@ impl Page {
         text
     }
 
-    /// Writes the page and its numbers into docs/.
-    pub fn write(&self) -> Result<()> {
+    /// Writes the page and its numbers into docs/. `first` stands before the parts, `last` behind them.
+    pub fn write(&self, first: &str, last: &str) -> Result<()> {
         let docs = process::root().join("docs");
         let numbers = serde_json::to_string_pretty(self)? + "\n";
-        for (file, text) in [
-            ("benchmarks.md", self.markdown() + "\n" + &peers::markdown()),
-            ("benchmarks.json", numbers),
-        ] {
+        let text = self.markdown(first) + last;
+        for (file, text) in [("benchmarks.md", text), ("benchmarks.json", numbers)] {
             let file = docs.join(file);
             fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
             eprintln!("bench: wrote {}", file.display());

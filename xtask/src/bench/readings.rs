@@ -31,8 +31,9 @@ pub fn measure(ground: &Ground<'_>) -> Result<Section> {
         }
     }
     Ok(Section {
-        name: "readings",
-        title: "Readings, at level `read`",
+        name: "readings".to_owned(),
+        title: "Readings, at level `read`".to_owned(),
+        run: None,
         about: "Nothing is traced: what the process holds is read from its memory. The speed is the time of the loop while it is read every second, ten times\n\
                 as often as by default, by that of the loop alone; in brackets are the least and the most of all readings."
             .to_owned(),

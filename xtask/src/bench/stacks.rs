@@ -260,8 +260,9 @@ pub fn measure(ground: &Ground<'_>) -> Result<Section> {
     }
     bench.python.tell("end")?;
     Ok(Section {
-        name: "process",
-        title: "In the process: an allocation and its free",
+        name: "process".to_owned(),
+        title: "In the process: an allocation and its free".to_owned(),
+        run: None,
         about: format!(
             "A loop of `torch.empty(1024, device=\"cuda\")` so many Python frames deep, microseconds for an allocation and its free, each the median of 7 runs of\n\
              {} pairs. The loop does nothing else, which no training does. \"nothing\" is the loop unwatched; \"traps\" are empty probes, the floor of what a probe\n\

@@ -66,8 +66,9 @@ pub fn measure(ground: &Ground<'_>) -> Result<Section> {
     }
     python.tell("end")?;
     Ok(Section {
-        name: "step",
-        title: "A training step",
+        name: "step".to_owned(),
+        title: "A training step".to_owned(),
+        run: None,
         about: format!(
             "A transformer of {} parameters, {} allocations a step. The simulated device computes nothing, so that a step is what Python and PyTorch do on\n\
              the processor: on a real device the same microseconds are added to a longer step, or hide behind it.",

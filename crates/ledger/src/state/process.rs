@@ -70,6 +70,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// An event about the block at this address comes soon.
+    pub(crate) fn expect(&self, addr: u64) {
+        self.pool.blocks.expect(addr);
+    }
+
     /// The state of a process that is attached by this event.
     pub(crate) fn new(config: &LedgerConfig, event: &Event, facts: &ProcessFacts) -> Process {
         let mut pool = Pool::default();

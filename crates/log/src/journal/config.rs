@@ -6,9 +6,9 @@ use crate::journal::format::ClockPair;
 /// Settings of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of records in a segment file. If the checkpoint at its beginning is larger than half of that, the segment
-    /// holds twice as many bytes of records as the checkpoint has, so that checkpoints take at most a third of the disk
-    /// space.
+    /// Bytes of records in a segment file. If the checkpoint at its beginning is larger, the segment holds as many bytes of
+    /// records as the checkpoint has, so that checkpoints take at most half of the disk space. What is asked about an earlier
+    /// moment reads one checkpoint and the records of at most one segment: smaller segments are answered sooner.
     pub segment_bytes: u64,
     /// Maximum size of all segments and checkpoints together, in bytes, those of earlier epochs included.
     pub total_bytes: u64,
@@ -21,10 +21,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Default sizes: segments of 16 MiB, and 256 MiB in all.
+    /// Default sizes: segments of 8 MiB, and 256 MiB in all.
     pub fn new(epoch: u64, boot_id: [u8; 16], clock: ClockPair) -> Self {
         Self {
-            segment_bytes: 16 << 20,
+            segment_bytes: 8 << 20,
             total_bytes: 256 << 20,
             epoch,
             boot_id,

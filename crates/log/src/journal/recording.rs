@@ -461,6 +461,17 @@ impl Records {
         })
     }
 
+    /// The records that come next in the batch at hand, which may be none.
+    pub fn upcoming(&self) -> impl Iterator<Item = (Header, &[u8])> {
+        let mut rest = self.batch.get(self.at..).unwrap_or_default();
+        std::iter::from_fn(move || {
+            let header = Header::read(rest).ok()?;
+            let (record, behind) = rest.split_at_checked(header.len)?;
+            rest = behind;
+            Some((header, record))
+        })
+    }
+
     /// What was missing or could not be read so far.
     pub fn warnings(&self) -> &[Warning] {
         self.batches.warnings()

@@ -484,8 +484,8 @@ impl Journal {
         let smallest = SEGMENT_HEADER as u64 + bytes + self.config.segment_bytes;
         self.too_small = (smallest > most / 2).then(|| TooSmall {
             checkpoint_bytes: bytes,
-            // Room for four segments that consist of one third checkpoint and two thirds records.
-            needed_bytes: (bytes + bytes.saturating_mul(2).max(self.config.segment_bytes)) * 4,
+            // Room for four segments that consist of checkpoint and records to equal parts.
+            needed_bytes: (bytes + bytes.max(self.config.segment_bytes)) * 4,
         });
         if self.too_small.is_some() {
             self.lacks_checkpoint = false;
@@ -513,7 +513,6 @@ impl Journal {
         let most = (self.config.total_bytes / 4).saturating_sub(besides);
         let records = self
             .checkpoint_bytes
-            .saturating_mul(2)
             .min(most)
             .max(self.config.segment_bytes - header_bytes)
             .max(needed);

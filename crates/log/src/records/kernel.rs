@@ -79,6 +79,17 @@ pub(crate) fn decode(header: &Header, record: &[u8], known: &Known<'_>) -> Resul
     })
 }
 
+/// The address of the pool's block that a record is about; `None` for a record of another kind. Nothing else of the record is looked at.
+pub fn block_address(header: &Header, record: &[u8]) -> Option<u64> {
+    let at = match header.kind {
+        KIND_TRACE => offset_of!(TraceRecord, addr),
+        KIND_REPORT => offset_of!(ReportRecord, ptr),
+        _ => return None,
+    };
+    let bytes = record.get(at..at + 8)?;
+    bytes.try_into().ok().map(u64::from_ne_bytes)
+}
+
 fn launches(header: &Header, record: &LaunchesRecord) -> Said {
     if header.process == 0 {
         return Said::Skip(Skipped::NoProcess);

@@ -47,7 +47,7 @@ pub use daemon::{
 pub use decoder::Decoder;
 pub use encode::encode;
 pub use held::held_parts;
-pub use kernel::{DyingCode, StackCopy, call_op, dying_code, stack_copy};
+pub use kernel::{DyingCode, StackCopy, block_address, call_op, dying_code, stack_copy};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;
 pub use site::SiteDefined;

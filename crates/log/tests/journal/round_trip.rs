@@ -45,6 +45,30 @@ fn a_small_journal_comes_back() {
     );
 }
 
+/// What is said to come next in a batch does come next.
+#[test]
+fn upcoming_records_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let recording = Recording::open(small(dir.path(), 4).parent().unwrap()).unwrap();
+    let mut records = recording.records();
+    let mut foretold: Vec<Vec<u8>> = Vec::new();
+    let mut most = 0;
+    while let Some(entry) = records.next_record().unwrap() {
+        let record = entry.record.to_vec();
+        if !foretold.is_empty() {
+            assert_eq!(foretold.remove(0), record);
+        }
+        let upcoming = records.upcoming().map(|(_, record)| record.to_vec());
+        let upcoming: Vec<_> = upcoming.collect();
+        assert!(upcoming.starts_with(&foretold));
+        most = most.max(upcoming.len());
+        foretold = upcoming;
+    }
+    assert!(foretold.is_empty());
+    // Its batches have 1, 2, 3 and 4 records.
+    assert_eq!(most, 3);
+}
+
 #[test]
 fn files_are_for_their_owner_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -37,7 +37,7 @@ pub mod name {
 
 /// Version of what lies in the maps. It changes whenever the meaning of an entry changes, or its layout at the same size: a daemon takes
 /// over maps that another one has pinned only if both have the same version and the same shapes.
-pub const MAPS_VERSION: u32 = 2;
+pub const MAPS_VERSION: u32 = 3;
 
 /// Default size of the ring buffer in bytes. With 120 bytes per record it holds about 140,000 records.
 pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
@@ -118,8 +118,8 @@ pub struct ProcessEntry {
     /// Not 0: the daemon was told that code was mapped or unmapped, and has not looked at the mappings since. The programs set it, and
     /// the daemon clears it before it looks.
     pub mappings_told: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// Not 0: the daemon sleeps, and the process's next record wakes it. Only the daemon writes it.
+    pub wake: u32,
     /// Bytes of the ring that the process's records have taken so far, as [`ring_bytes`] counts them.
     pub ring_taken: u64,
     /// How many of these bytes the daemon has read and given back. Only the daemon writes it.

@@ -1,5 +1,7 @@
 //! Readings of the system's clocks.
 
+use std::time::Duration;
+
 use rustix::time::{ClockId, clock_gettime};
 
 fn nanoseconds(clock: ClockId) -> u64 {
@@ -12,6 +14,26 @@ fn nanoseconds(clock: ClockId) -> u64 {
 /// The present time of `CLOCK_BOOTTIME`, in nanoseconds.
 pub fn boot_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
+}
+
+/// Processor time that all threads of a process have had so far, to the nanosecond; `None` if there is no such process.
+pub fn processor_time_of(pid: u32) -> Option<Duration> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let mut clock = 0;
+    // SAFETY: it writes the number of a clock.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: it writes a time.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return None;
+    }
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))
 }
 
 /// A reading of one clock, then a reading of another clock, then a second reading of the first clock.
@@ -35,8 +57,45 @@ fn closest(samples: impl Iterator<Item = Sample>) -> (u64, u64) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn processor_time_stands_still_exactly_while_a_process_does() {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (pid, mut input) = (child.id(), child.stdin.take().unwrap());
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut answer = String::new();
+        let mut ask = || {
+            input.write_all(b"a\n").unwrap();
+            output.read_line(&mut answer).unwrap();
+            // It has answered and is about to sleep.
+            let mut before = processor_time_of(pid).unwrap();
+            loop {
+                std::thread::yield_now();
+                let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+                let now = processor_time_of(pid).unwrap();
+                if now == before && status.contains(") S ") {
+                    return now;
+                }
+                before = now;
+            }
+        };
+        let first = ask();
+        assert_eq!(processor_time_of(pid), Some(first));
+        assert!(ask() > first);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(processor_time_of(pid), None);
+        assert_eq!(processor_time_of(0), None);
+    }
 
     #[test]
     fn an_interrupted_reading_is_not_taken() {

@@ -12,7 +12,7 @@ use memscope_daemon::courses::Courses;
 use memscope_daemon::keeper::{
     self, Command, Keeper, KeeperHandle, LeftWatching, Taking, Watching,
 };
-use memscope_daemon::memory::{Memory, Spare};
+use memscope_daemon::memory::{Memory, Spare, trim};
 use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::metrics::{Endpoint, Reachable, Source};
 use memscope_daemon::otlp::{Pusher, queue::Queues, settings::Settings as OtlpSettings};
@@ -580,6 +580,8 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         }),
     ])
     .context("the thread that feeds the watchdog could not be started")?;
+    // What loading the programs and reading an earlier journal took, and is free.
+    trim();
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
     watchdog::ready();
     let serving = Arc::new(serving);

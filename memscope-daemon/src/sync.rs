@@ -57,7 +57,6 @@ pub fn start(folders: Vec<PathBuf>) -> io::Result<Flushing> {
             loop {
                 let flush = |folder: &PathBuf| flush(folder, &mut flushed, File::sync_data);
                 state.ended(folders.iter().map(flush).fold(Ok(()), Result::and));
-                flushed.retain(|path: &PathBuf, _| path.exists());
                 std::thread::sleep(PAUSE);
             }
         })?;
@@ -79,21 +78,22 @@ fn flush(
         entries => entries?,
     };
     for entry in entries {
-        let path = entry?.path();
-        let file = match File::open(&path) {
-            Ok(file) => file,
+        let entry = entry?;
+        let facts = match entry.metadata() {
+            Ok(facts) => facts,
             // The journal removes its oldest segments.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let facts = file.metadata()?;
-        if !facts.is_file() {
+        let (path, modified) = (entry.path(), facts.modified()?);
+        if !facts.is_file() || flushed.get(&path) == Some(&modified) {
             continue;
         }
-        let modified = facts.modified()?;
-        if flushed.get(&path) == Some(&modified) {
-            continue;
-        }
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         changed = true;
         if let Err(error) = sync(&file) {
             result = Err(error);
@@ -105,6 +105,8 @@ fn flush(
     if changed {
         // Names of new files.
         sync(&File::open(folder)?)?;
+        // Old files go when new ones come.
+        flushed.retain(|path, _| path.exists());
     }
     result
 }

@@ -174,7 +174,7 @@ fn send<T: 'static>(
     slot.submit(if urgent {
         BPF_RB_FORCE_WAKEUP as u64
     } else {
-        wake_flags(sequence)
+        wake_flags(process, sequence)
     });
     true
 }
@@ -288,9 +288,15 @@ pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) 
 }
 
 /// Decides whether a record wakes the daemon. A wake-up costs the traced program far more than a record, so the daemon
-/// reads the ring at intervals, and is woken only if the ring fills faster than that.
+/// reads the ring at intervals, and is woken only if the ring fills faster than that, or if nothing came for so long that it
+/// sleeps. The daemon asks to be woken before it looks at the ring for the last time. The record is in the ring before this is
+/// read, and the atomic addition of [`took_ring`] between the two keeps that order, so one of both sees the other.
 #[inline(always)]
-fn wake_flags(sequence: u64) -> u64 {
+fn wake_flags(process: *mut ProcessEntry, sequence: u64) -> u64 {
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    if unsafe { read_volatile(&raw const (*process).wake) } != 0 {
+        return BPF_RB_FORCE_WAKEUP as u64;
+    }
     if sequence & WAKE_CHECK_MASK != 0 {
         return BPF_RB_NO_WAKEUP as u64;
     }

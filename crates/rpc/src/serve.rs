@@ -83,6 +83,7 @@ pub async fn serve(
     let requests = Shares::new("requests under way", options.requests);
     let (sent_within, audit) = (options.sent_within, options.audit.clone());
     let Doors { socket, ports } = doors.into();
+    let has_ports = !ports.is_empty();
     let (socket, claim) = socket.into_parts();
     let admission = Admission::new(&options);
     let local = Incoming::new(socket, &options, Arc::clone(&admission));
@@ -118,7 +119,7 @@ pub async fn serve(
         // Fails only if every stream is gone already.
         let _ = ending.send(true);
     };
-    let methods = Methods::new()?;
+    let methods = has_ports.then(Methods::new).transpose()?;
     let of_web = Arc::clone(&requests);
     let server = Server::builder()
         // JSON and gRPC-Web come in it, too. At the Unix socket only gRPC is answered.
@@ -130,7 +131,7 @@ pub async fn serve(
         .http2_max_pending_accept_reset_streams(Some(MOST_RESET))
         .layer(layer_fn(move |service| Web {
             service,
-            methods: Arc::clone(&methods),
+            methods: methods.clone(),
             sent_within,
             requests: Arc::clone(&of_web),
         }))

@@ -34,7 +34,8 @@ const MESSAGE_HEAD: usize = 5;
 #[derive(Clone)]
 pub(crate) struct Web<S> {
     pub(crate) service: S,
-    pub(crate) methods: Arc<Methods>,
+    /// The methods; `None` where nobody can ask in JSON. Their description takes megabytes.
+    pub(crate) methods: Option<Arc<Methods>>,
     /// How long a client may take to send a request.
     pub(crate) sent_within: Duration,
     /// How many requests each user may have under way. One counts while it is read here, and then in the layers below.
@@ -108,20 +109,20 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        match form(&request) {
-            Form::Grpc => Box::pin(self.service.call(request)),
-            Form::Other => Box::pin(async {
+        match (form(&request), self.methods.clone()) {
+            (Form::Grpc, _) => Box::pin(self.service.call(request)),
+            (Form::Other, _) | (Form::Json, None) => Box::pin(async {
                 let refusal = refusal::invalid(
                     "this is neither gRPC nor JSON",
                     "ask with POST and content-type: application/json, at a TCP port",
                 );
                 Ok(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, &refusal.into()))
             }),
-            Form::Json => {
+            (Form::Json, Some(methods)) => {
                 // The one that is ready is used, and a copy of it kept for the next request.
                 let kept = self.service.clone();
                 let service = std::mem::replace(&mut self.service, kept);
-                let (methods, within) = (Arc::clone(&self.methods), self.sent_within);
+                let within = self.sent_within;
                 let peer = request.extensions().get::<Peer>();
                 let place = self
                     .requests

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::SiteError;
-use crate::elf::{Elf, ElfError, FileBytes, ReadAt};
+use crate::elf::{Elf, ElfError, FileBytes, ReadAt, Segment};
 use crate::maps::{self, Mapping, Name};
 use memscope_memory::Owner;
 use memscope_memory::file::{FileError, OpenFile};
@@ -161,13 +161,18 @@ impl MappedObject {
     /// The number that must be added to the file's own addresses (wrapping) to get those in memory. `None` if none of
     /// its segments is found in the mappings.
     pub fn bias<R: ReadAt + ?Sized>(&self, elf: &Elf<'_, R>) -> Option<u64> {
-        let code = self.bias_by(elf, true);
-        // Code is tried first: a page where two segments meet is mapped twice, but only once as code.
-        code.or_else(|| self.bias_by(elf, false))
+        self.bias_of(&elf.segments)
     }
 
-    fn bias_by<R: ReadAt + ?Sized>(&self, elf: &Elf<'_, R>, code: bool) -> Option<u64> {
-        elf.segments
+    /// The same from the segments of its file.
+    pub fn bias_of(&self, segments: &[Segment]) -> Option<u64> {
+        let code = self.bias_by(segments, true);
+        // Code is tried first: a page where two segments meet is mapped twice, but only once as code.
+        code.or_else(|| self.bias_by(segments, false))
+    }
+
+    fn bias_by(&self, segments: &[Segment], code: bool) -> Option<u64> {
+        segments
             .iter()
             .filter(|segment| segment.kind == object::elf::PT_LOAD.0)
             .filter(|segment| !code || segment.flags & object::elf::PF_X.0 != 0)

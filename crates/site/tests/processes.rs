@@ -59,6 +59,8 @@ fn a_runtime() {
     // A second resolve reads no file again.
     let again = resolver.resolve(process.pid(), Level::Segments).unwrap();
     assert_eq!((again.scanned, again.examined), (0, resolved.examined));
+    assert!(resolved.read_bytes > 0);
+    assert_eq!(again.read_bytes, 0, "files that are known");
     assert_eq!(again.objects, resolved.objects);
 }
 

@@ -7,6 +7,9 @@
 //! Layout (kernel/bpf/ringbuf.c): one page with the consumer position, one with the producer position, then the data,
 //! mapped twice in a row so that no record wraps. Each record has an 8-byte head: its length with two flag bits, and
 //! a page offset.
+//!
+//! Of the data only a window is mapped, which moves with the reader. The kernel enters every page of such a mapping at once, so that a
+//! ring that is mapped as a whole counts twice its size as the daemon's resident memory, also while nothing lies in it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -32,6 +35,10 @@ pub enum RingError {
         source: std::io::Error,
     },
 }
+
+/// Bytes of the data that are mapped at a time; more only for a longer record. Moving the window costs some ten microseconds, and the
+/// records in a window a hundred times that.
+const WINDOW: u64 = 1 << 20;
 
 struct Mapping {
     address: NonNull<u8>,
@@ -88,6 +95,25 @@ impl Drop for Mapping {
 // SAFETY: the memory is shared, but only accessed through atomics and by the one reader that owns the mapping.
 unsafe impl Send for Mapping {}
 
+/// The part of the data that is mapped.
+struct Window {
+    mapping: Mapping,
+    /// Offset in the data at which it begins, a multiple of the page size.
+    from: u64,
+}
+
+impl Window {
+    /// Address of `len` bytes of the data at `offset`, if all of them are mapped.
+    fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
+        let inside = offset.checked_sub(self.from)?;
+        if inside + len > self.mapping.len as u64 {
+            return None;
+        }
+        // SAFETY: the mapping is longer than `inside`.
+        Some(unsafe { self.mapping.address.add(inside as usize) })
+    }
+}
+
 /// The one reader of a ring buffer.
 ///
 /// What was read and what the programs may overwrite are two positions: records that were read keep their place in the ring until
@@ -96,6 +122,10 @@ pub struct Ring {
     fd: OwnedFd,
     consumer: Mapping,
     producer: Mapping,
+    /// What is mapped of the data; `None` before anything was read.
+    window: Option<Window>,
+    /// The last attempt to move the window failed, which is logged once.
+    failed: bool,
     page: usize,
     mask: u64,
     /// Position up to which records were read.
@@ -107,7 +137,7 @@ pub struct Ring {
 pub enum Drained {
     /// Everything up to the wanted position was read, or as much as the limit allows.
     Reached,
-    /// A record before the wanted position is still being written.
+    /// A record before the wanted position is still being written, or it cannot be mapped now.
     Busy,
 }
 
@@ -117,17 +147,13 @@ impl Ring {
         let page = rustix::param::page_size();
         let raw = fd.as_raw_fd();
         let consumer = Mapping::new(raw, page, 0, true, "consumer page")?;
-        let producer = Mapping::new(
-            raw,
-            page + 2 * bytes as usize,
-            page as i64,
-            false,
-            "producer page and data",
-        )?;
+        let producer = Mapping::new(raw, page, page as i64, false, "producer page")?;
         let mut ring = Ring {
             fd,
             consumer,
             producer,
+            window: None,
+            failed: false,
             page,
             mask: bytes as u64 - 1,
             read: 0,
@@ -178,6 +204,38 @@ impl Ring {
         self.mask + 1
     }
 
+    /// Address of `len` bytes of the data at `offset`. Moves the window there if it has to. The second copy of the data continues what
+    /// crosses the end of the first. `None` if the memory cannot be mapped, or there are no such bytes.
+    fn mapped(&mut self, offset: u64, len: u64) -> Option<NonNull<u8>> {
+        if let Some(found) = self
+            .window
+            .as_ref()
+            .and_then(|window| window.at(offset, len))
+        {
+            return Some(found);
+        }
+        let page = self.page as u64;
+        let from = offset & !(page - 1);
+        let wanted = WINDOW.max(offset + len - from).next_multiple_of(page);
+        let size = wanted.min(2 * self.capacity() - from);
+        // The data follow the pages of the consumer and of the producer.
+        let place = i64::try_from(2 * page + from).ok()?;
+        // The old window goes first, so that no more than one counts.
+        self.window = None;
+        match Mapping::new(self.fd.as_raw_fd(), size as usize, place, false, "data") {
+            Ok(mapping) => {
+                self.failed = false;
+                self.window = Some(Window { mapping, from });
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::error!(error = %crate::error_chain(&error), "records wait in the ring");
+                }
+            }
+        }
+        self.window.as_ref()?.at(offset, len)
+    }
+
     /// Hands every record up to `position` to `take`, which may keep the bytes only while it runs.
     /// `limit` bounds the bytes read in one go. What was read stays in the ring until [`Ring::release`].
     pub fn drain(&mut self, position: u64, limit: u64, mut take: impl FnMut(&[u8])) -> Drained {
@@ -185,27 +243,140 @@ impl Ring {
         let mut at = start;
         let mut outcome = Drained::Reached;
         while at < position && at - start < limit {
-            let offset = (at & self.mask) as usize;
-            // SAFETY: the data follow the producer page. The offset is below the ring's size, the head is 8-byte
-            // aligned, and the second mapping of the data continues a record that crosses the end.
-            let head = unsafe { self.producer.address.as_ptr().add(self.page + offset) };
-            // SAFETY: the same as above. The producer publishes the length with a release store.
-            let word = unsafe { &*head.cast::<AtomicU32>() }.load(Ordering::Acquire);
+            let offset = at & self.mask;
+            let Some(head) = self.mapped(offset, HEAD) else {
+                outcome = Drained::Busy;
+                break;
+            };
+            // SAFETY: the head is mapped and 8-byte aligned. The producer publishes the length with a release store.
+            let word = unsafe { &*head.as_ptr().cast::<AtomicU32>() }.load(Ordering::Acquire);
             if word & BUSY != 0 {
                 outcome = Drained::Busy;
                 break;
             }
             let len = (word & !(BUSY | DISCARD)) as u64;
             if word & DISCARD == 0 {
-                // SAFETY: the record's bytes were written before the length was published, and are
-                // not reused until the consumer position passes them.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(head.add(HEAD as usize), len as usize) };
+                let Some(head) = self.mapped(offset, HEAD + len) else {
+                    outcome = Drained::Busy;
+                    break;
+                };
+                // SAFETY: the bytes are mapped. They were written before the length was published, and are not reused until
+                // the consumer position passes them.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts(head.as_ptr().add(HEAD as usize), len as usize)
+                };
                 take(bytes);
             }
             at += (len + HEAD).next_multiple_of(8);
             self.read = at;
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    /// A file that is laid out as a ring of so many bytes, and what its producer does.
+    struct Producer {
+        file: File,
+        page: u64,
+        bytes: u64,
+        position: u64,
+    }
+
+    impl Producer {
+        fn new(bytes: u64) -> (Producer, Ring) {
+            let page = rustix::param::page_size() as u64;
+            let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            let file = File::from(fd.try_clone().unwrap());
+            file.set_len(2 * page + 2 * bytes).unwrap();
+            let producer = Producer {
+                file,
+                page,
+                bytes,
+                position: 0,
+            };
+            (producer, Ring::open(fd, bytes as u32).unwrap())
+        }
+
+        /// Writes bytes to both copies of the data, as they are one memory in the kernel.
+        fn write(&self, position: u64, bytes: &[u8]) {
+            let at = position % self.bytes;
+            let first = bytes.len().min((self.bytes - at) as usize);
+            for (at, part) in [(at, &bytes[..first]), (0, &bytes[first..])] {
+                for copy in [0, self.bytes] {
+                    let place = 2 * self.page + copy + at;
+                    self.file.write_all_at(part, place).unwrap();
+                }
+            }
+        }
+
+        fn send(&mut self, record: &[u8], flags: u32) {
+            self.write(self.position + 8, record);
+            let head = u64::from(record.len() as u32 | flags);
+            self.write(self.position, &head.to_ne_bytes());
+            self.position += (record.len() as u64 + HEAD).next_multiple_of(8);
+            self.file
+                .write_all_at(&self.position.to_ne_bytes(), self.page)
+                .unwrap();
+        }
+    }
+
+    /// A record of so many bytes that differ from those of other numbers.
+    fn record(number: u64, len: usize) -> Vec<u8> {
+        let words = (0..).flat_map(|word: u64| (number << 32 | word).to_ne_bytes());
+        words.take(len).collect()
+    }
+
+    #[test]
+    fn a_window_of_the_ring_is_mapped_and_every_record_is_read() {
+        let (mut producer, mut ring) = Producer::new(4 * WINDOW);
+        assert!(ring.window.is_none(), "nothing was read");
+        // Lengths that fit neither the window nor the ring, so that records cross the ends of both; twice three times around.
+        let lengths = [24, 112, 65_528, 4_096, 40_001, 8];
+        let (mut number, mut windows, mut last) = (0, 0, None);
+        while producer.position < 6 * producer.bytes {
+            let mut sent = Vec::new();
+            for len in lengths {
+                number += 1;
+                sent.push(record(number, len));
+                producer.send(&record(number, len), 0);
+                producer.send(&record(0, 16), DISCARD);
+            }
+            let mut came = Vec::new();
+            let end = ring.producer_position();
+            let drained = ring.drain(end, u64::MAX, |bytes| came.push(bytes.to_vec()));
+            assert_eq!(drained, Drained::Reached);
+            assert!(came == sent, "records up to {number}");
+            ring.release();
+            let window = ring.window.as_ref().unwrap();
+            assert!(
+                window.mapping.len as u64 <= WINDOW,
+                "{}",
+                window.mapping.len
+            );
+            windows += u32::from(last.replace(window.from) != Some(window.from));
+        }
+        // It is moved when it is left, and not for each record.
+        assert!((24..=60).contains(&windows), "{windows}");
+    }
+
+    #[test]
+    fn a_record_may_be_longer_than_the_window() {
+        let (mut producer, mut ring) = Producer::new(4 * WINDOW);
+        let long = record(7, WINDOW as usize + 4_000);
+        producer.send(&record(1, 1_000), 0);
+        producer.send(&long, 0);
+        producer.send(&record(2, 16), BUSY);
+        let mut came = Vec::new();
+        let end = ring.producer_position();
+        let drained = ring.drain(end, u64::MAX, |bytes| came.push(bytes.to_vec()));
+        assert_eq!(drained, Drained::Busy);
+        assert!(came == [record(1, 1_000), long]);
     }
 }

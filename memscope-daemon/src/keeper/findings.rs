@@ -158,6 +158,12 @@ impl Keeper {
         if now < self.findings.next_ns || self.watched.is_empty() {
             return;
         }
+        let next = self.decoder.next_sequence();
+        if self.findings.nothing_before == Some(next) {
+            self.findings.next_ns = now + PAUSE_NS;
+            return;
+        }
+        let mut nothing = true;
         // Ask for all lines: a line that is no longer among the largest may grow all the same.
         let query = LeaksRequest::default();
         let as_of = AsOf {
@@ -173,6 +179,7 @@ impl Keeper {
             let Some(report) = self.ledger.ask(&[process], as_of, &query) else {
                 continue;
             };
+            nothing &= report.lines.is_empty() && report.given_back.is_empty();
             for finding in self
                 .findings
                 .news(process, &report.lines, &report.given_back)
@@ -202,10 +209,13 @@ impl Keeper {
                 self.append(process, &DaemonRecord::Finding(finding));
             }
             let (_, standing) = self.findings.said.entry(process).or_default();
+            nothing &= standing.is_empty();
             for one in standing {
                 self.hub.renew(process, &one.finding);
             }
         }
+        // What was found is an event itself, and looked at again.
+        self.findings.nothing_before = nothing.then_some(next);
         self.save_watching();
         let took = crate::clock::boot_ns().saturating_sub(now);
         self.findings.next_ns = now + PAUSE_NS.max(took.saturating_mul(SHARE));

@@ -11,6 +11,7 @@ mod intake;
 mod memory;
 mod naming;
 mod native;
+mod rest;
 mod shedding;
 mod snapshots;
 mod state;

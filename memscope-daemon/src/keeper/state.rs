@@ -12,6 +12,7 @@ use memscope_log::records::Decoder;
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
+use super::rest::Rest;
 use super::shedding::Shedding;
 use super::taking::Taking;
 use super::watching::{Said, Watching};
@@ -58,6 +59,7 @@ pub struct Keeper {
     /// Bytes of the ring that each process's records took in the piece that is being read. It is empty between pieces.
     pub(super) shares_read: HashMap<ProcessHandle, u64>,
     pub(super) calibrating: HashMap<ProcessHandle, Calibrating>,
+    pub(super) rest: Rest,
     pub(super) naming: Naming,
     pub(super) native: Natives,
     pub(super) findings: Findings,
@@ -65,6 +67,8 @@ pub struct Keeper {
     pub(super) shedding: Option<Shedding>,
     /// Number of records that were read.
     pub(super) records: u64,
+    /// Number of commands that were carried out.
+    pub(super) obeyed: u64,
     /// Number of records that were of no use, by cause.
     pub(super) skipped: HashMap<&'static str, u64>,
     pub(super) batch: Vec<u8>,
@@ -108,4 +112,6 @@ pub(super) struct Natives {
 pub(super) struct Findings {
     pub(super) said: HashMap<ProcessHandle, (u64, Vec<Said>)>,
     pub(super) next_ns: u64,
+    /// The next event's number at a check that found nothing that lives in any process: before that event there is nothing to find.
+    pub(super) nothing_before: Option<u64>,
 }

@@ -15,6 +15,7 @@ use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
 use super::handle::{KeeperHandle, QUEUE};
+use super::rest::{Rest, TICK};
 use super::shedding::Shedding;
 use super::state::{Findings, Keeper, Naming, Natives, Watched};
 use super::taking::Taking;
@@ -24,8 +25,6 @@ use crate::ingest::ring::{Drained, Ring};
 use crate::memory::Memory;
 use crate::watchdog::Pulse;
 
-/// How long records may stay in the ring while nobody asks.
-const TICK: Duration = Duration::from_millis(40);
 /// How long a question waits for a record that another processor is still writing.
 const BUSY_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of bytes that are read from the ring at once, so that commands are handled in between.
@@ -107,6 +106,7 @@ impl Keeper {
             watched: HashMap::new(),
             shares_read: HashMap::new(),
             calibrating: HashMap::new(),
+            rest: Rest::default(),
             naming: Naming::default(),
             native: Natives::default(),
             findings: Findings {
@@ -115,6 +115,7 @@ impl Keeper {
             },
             shedding: memory.map(Shedding::new),
             records: 0,
+            obeyed: 0,
             skipped: HashMap::new(),
             batch: Vec::new(),
             last_housekeeping: 0,
@@ -163,6 +164,7 @@ impl Keeper {
             loop {
                 match self.commands.try_recv() {
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                        self.ask_to_wake(false);
                         self.read_everything();
                         self.save_watching();
                         self.hub.close();
@@ -203,12 +205,12 @@ impl Keeper {
     ///
     /// The ring is polled for edges: a level-triggered poll reports it as readable whenever it holds anything, which
     /// under load is always, and the batches would shrink to single records.
-    fn wait(&self) {
+    fn wait(&mut self) {
         // If no process is watched, only the housekeeping needs a timer.
         let pause = if self.watched.is_empty() {
             self.housekeeping_pause()
         } else {
-            TICK
+            self.pause()
         };
         let timeout = rustix::event::Timespec {
             tv_sec: pause.as_secs() as i64,
@@ -222,10 +224,40 @@ impl Keeper {
         let _ = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&timeout));
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
+        if !self.is_empty() {
+            self.ask_to_wake(false);
+        }
+    }
+
+    /// How long the keeper may sleep while processes are watched.
+    fn pause(&mut self) -> Duration {
+        let position = self.ring.as_ref().map_or(0, Ring::consumer_position);
+        let ticks = self.taking.as_ref().is_some_and(|one| one.triggers.ticks());
+        let is_quiet = self.rest.is_quiet(clock::boot_ns(), position) && !ticks;
+        self.ask_to_wake(is_quiet);
+        self.rest.pause(self.is_empty())
+    }
+
+    /// Whether nothing is in the ring that was not read.
+    fn is_empty(&self) -> bool {
+        let mut ring = self.ring.iter();
+        ring.all(|ring| ring.producer_position() == ring.consumer_position())
+    }
+
+    /// Sets whether the next record of each process wakes the keeper.
+    fn ask_to_wake(&mut self, wake: bool) {
+        if std::mem::replace(&mut self.rest.asked_to_wake, wake) != wake {
+            for watched in self.watched.values() {
+                watched.slot.set_wake(wake);
+            }
+            // Each process reads this after its record is in the ring; the ring is looked at after it is set.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        }
     }
 
     fn obey(&mut self, command: Command) {
         self.pulse.beat();
+        self.obeyed += 1;
         match command {
             Command::Ring {
                 ring,
@@ -252,6 +284,9 @@ impl Keeper {
             } => {
                 // Of a process that was traced before, losses are known that were told of then.
                 let known = self.ledger.summary(process);
+                // An earlier daemon may have slept when it was killed.
+                slot.set_wake(self.rest.asked_to_wake);
+                self.rest.stir(clock::boot_ns());
                 let lost_told = known.as_ref().map_or(0, |known| known.lost_records);
                 if let (Some(known), Some(taking)) = (known, &mut self.taking) {
                     let triggers = &mut taking.triggers;
@@ -467,6 +502,10 @@ impl Keeper {
             journal.set_clock(memscope_log::ClockPair { boot_ns, unix_ns });
         }
         self.end_triggers();
+        let read = self.ring.as_ref().map_or(0, Ring::consumer_position);
+        if self.rest.may_trim(read.wrapping_add(self.obeyed)) {
+            crate::memory::trim();
+        }
     }
 
     /// Writes one of the daemon's own records at the current place of the log, and applies it.

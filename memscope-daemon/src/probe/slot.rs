@@ -153,6 +153,13 @@ impl Slot {
             .fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Sets whether the process's next record wakes the keeper.
+    pub fn set_wake(&self, wake: bool) {
+        // SAFETY: the field is an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).wake) }
+            .store(u32::from(wake), Ordering::SeqCst);
+    }
+
     /// Sets the sampling of stacks: one stack is taken for each 2^`sampling` bytes. 0: a stack is taken for every
     /// allocation.
     pub fn set_stack_sampling(&self, sampling: u32) {

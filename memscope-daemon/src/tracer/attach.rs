@@ -162,6 +162,9 @@ impl Tracer {
                 why: "it is this daemon".to_owned(),
             });
         }
+        // Before everything that is looked at here.
+        let ran = crate::clock::processor_time_of(pid);
+        let mappings = super::traced::code_mappings(pid);
         let resolved = self
             .resolve(pid, cause.options.level)
             .map_err(|error| refusal(pid, true, error))?;
@@ -202,7 +205,7 @@ impl Tracer {
                     launches_told: 0,
                     full: 0,
                     mappings_told: 0,
-                    reserved: 0,
+                    wake: 0,
                     ring_taken: 0,
                     ring_read: 0,
                 },
@@ -231,7 +234,7 @@ impl Tracer {
                 level,
                 facts,
                 pidfd,
-                slot,
+                slot: slot.clone(),
                 links: Vec::new(),
                 torch_npu: false,
                 trace_file: None,
@@ -243,7 +246,8 @@ impl Tracer {
                 allocator: Default::default(),
                 default_known,
                 backend: Backend::Unknown,
-                mappings: None,
+                mappings,
+                ran,
                 mapped: false,
                 reading: false,
                 read_again: false,
@@ -277,8 +281,11 @@ impl Tracer {
         if level == Level::Read {
             self.say_unreadable(pid);
         }
-        // Libraries may have been mapped in the meantime.
-        self.place_again(pid);
+        // Libraries may have been mapped in the meantime. From here on that is reported.
+        slot.tell_mappings();
+        if self.mappings_changed(pid) {
+            self.place_again(pid);
+        }
         self.start_python(pid);
         self.start_native(pid);
         self.say_sampled(pid);
@@ -302,21 +309,6 @@ impl Tracer {
             baseline_pending: false,
         })
     }
-}
-
-/// Whether the process has ended.
-pub(super) fn ended(traced: &Traced) -> bool {
-    use std::os::fd::AsFd;
-    let fd = traced.pidfd.as_fd();
-    let mut fds = [rustix::event::PollFd::new(
-        &fd,
-        rustix::event::PollFlags::IN,
-    )];
-    let now = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0)
 }
 
 pub(super) fn name(level: Level) -> &'static str {

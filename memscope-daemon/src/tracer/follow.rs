@@ -9,6 +9,7 @@ use memscope_rpc::Refusal;
 use memscope_vendors::VENDORS;
 
 use super::attach::{Asked, Cause};
+use super::nvml::Look;
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
 
@@ -235,23 +236,23 @@ impl Tracer {
         }
     }
 
+    /// Whether any thread of a process has had a processor since the last call. If none has, nothing in its memory has changed that is
+    /// worth a look.
+    pub(super) fn has_run(&mut self, pid: u32) -> bool {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return false;
+        };
+        // Before the look, so that what it does meanwhile is looked at the next time.
+        let now = crate::clock::processor_time_of(pid);
+        std::mem::replace(&mut traced.ran, now) != now || now.is_none()
+    }
+
     /// Whether a process has mapped or unmapped code since the last call. The linker's hook reports most changes;
     /// this finds those that bypass it, without reading any of the mapped files.
     pub(super) fn mappings_changed(&mut self, pid: u32) -> bool {
-        use std::hash::{Hash, Hasher};
-        let Ok(maps) = memscope_site::process::read(pid, "maps") else {
+        let Some(now) = super::traced::code_mappings(pid) else {
             return false;
         };
-        let mut hasher = std::hash::DefaultHasher::new();
-        for line in maps.split(|b| *b == b'\n') {
-            let mut fields = line.split(|b| *b == b' ');
-            let range = fields.next();
-            let code = fields.next().is_some_and(|flags| flags.contains(&b'x'));
-            if code && line.contains(&b'/') {
-                range.hash(&mut hasher);
-            }
-        }
-        let now = hasher.finish();
         let Some(traced) = self.traced.get_mut(&pid) else {
             return false;
         };
@@ -348,11 +349,17 @@ impl Tracer {
     /// same as before where the moment counts: free memory is valid for a moment only, and which device is meant by a number may follow
     /// from what the process uses by now.
     pub(super) fn say_memory(&mut self, pid: u32, question: bool) {
+        let look = self.nvml.look();
+        self.say_seen(pid, question, &look);
+    }
+
+    /// The same with what was seen of the machine.
+    pub(super) fn say_seen(&mut self, pid: u32, question: bool, look: &Look) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
         let handle = traced.handle;
-        let told = self.nvml.of_process(&traced.facts);
+        let told = look.of_process(&traced.facts);
         let before = std::mem::replace(&mut traced.nvml, told.clone());
         let moves = told.runs_on != before.runs_on;
         let runs = !told.runs_on.devices.is_empty();

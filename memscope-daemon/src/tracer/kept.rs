@@ -138,6 +138,7 @@ impl KeptProcess {
             retry: _,
             next_read: _,
             mappings: _,
+            ran: _,
             mapped: _,
             python,
             python_number: _,

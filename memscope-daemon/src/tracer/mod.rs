@@ -5,6 +5,7 @@
 
 mod attach;
 mod budget;
+mod calm;
 mod follow;
 mod full;
 mod keep_budget;
@@ -17,6 +18,7 @@ mod policy;
 mod python;
 mod queue;
 mod reading;
+mod rounds;
 mod rules;
 mod ruling;
 mod save;
@@ -37,7 +39,6 @@ pub use traced::{TraceState, Traced};
 pub use waiting::QUESTION;
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -60,8 +61,6 @@ use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
 use crate::watchdog::Pulse;
 
-/// Time between two rounds of checks (ended processes, rules, allocators) when no order comes.
-const TICK: Duration = Duration::from_millis(200);
 /// Time between two searches of `/proc` for processes that match rules.
 const RULE_SEARCH: Duration = Duration::from_secs(1);
 /// Time between two checks of mappings that are made although the linker reported nothing.
@@ -171,7 +170,10 @@ pub struct Tracer {
     wake_bytes: u32,
     last_rule_search: Instant,
     last_rescan: Instant,
+    calm: calm::Calm,
     nvml: nvml::Machine,
+    /// Attaches that are not written down yet.
+    unsaved: Vec<waits::Unsaved>,
     /// Attaches whose answers wait for readings.
     attaching: Vec<waits::Attaching>,
     /// Questions whose answers wait for readings.
@@ -255,7 +257,9 @@ impl Tracer {
                     wake_bytes,
                     last_rule_search: now,
                     last_rescan: now,
+                    calm: calm::Calm::new(now),
                     nvml: nvml::Machine::default(),
+                    unsaved: Vec::new(),
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
                     shares: share::Shares::default(),
@@ -274,19 +278,22 @@ impl Tracer {
         loop {
             crate::panics::if_a_test_wants_it("tracer");
             self.pulse.beat();
-            match orders.recv_timeout(self.pause()) {
+            let order = self.next_order(orders);
+            if order.as_ref().is_ok_and(Order::stirs) {
+                self.calm.stir(Instant::now());
+            }
+            match order {
                 Ok(Order::Attach {
                     caller,
                     request,
                     reply,
                 }) => {
                     let outcome = self.attach(caller, &request);
-                    self.save();
-                    match outcome {
-                        Ok(outcome) => self.answer_attach(outcome, reply),
-                        // The client may be gone.
-                        Err(refusal) => drop(reply.send(Err(refusal))),
-                    }
+                    self.unsaved.push(waits::Unsaved {
+                        since: Instant::now(),
+                        outcome,
+                        reply,
+                    });
                 }
                 Ok(Order::Detach {
                     caller,
@@ -324,6 +331,7 @@ impl Tracer {
                     outcome,
                 }) => self.reading_ended(pid, process, outcome),
                 Ok(Order::Stop { hand_over, reply }) => {
+                    self.save_attached();
                     if hand_over {
                         self.save();
                     } else {
@@ -342,23 +350,19 @@ impl Tracer {
         }
     }
 
-    fn pause(&self) -> Duration {
-        if self.traced.is_empty() && !self.looks_for_processes() {
-            Duration::from_secs(60)
-        } else {
-            TICK
-        }
-    }
-
     /// Checks that are made between orders, each at its own interval.
     fn look_around(&mut self) {
+        self.notice_activity();
         self.notice_exits();
         self.say_full();
         self.look_at_what_waits();
         self.read_what_is_due();
         self.answer_waiting();
         self.keep_to_budget();
-        self.save_sometimes();
+        // What changes while nothing happens is found by the checks below, and written after them.
+        if !self.is_calm() {
+            self.save_sometimes();
+        }
         if !self.rules.is_empty() && self.last_rule_search.elapsed() > RULE_SEARCH {
             self.last_rule_search = Instant::now();
             self.search_rules();
@@ -366,15 +370,32 @@ impl Tracer {
         self.search_by_policy();
         if self.last_rescan.elapsed() > RESCAN {
             self.last_rescan = Instant::now();
-            let pids: Vec<u32> = self.traced.keys().copied().collect();
-            for pid in pids {
+            self.rescan();
+        }
+    }
+
+    /// Looks for what the traced processes have changed and nothing has reported.
+    fn rescan(&mut self) {
+        let pids: Vec<u32> = self.traced.keys().copied().collect();
+        if pids.is_empty() {
+            return;
+        }
+        let look = self.nvml.look();
+        let mut have_run = false;
+        for pid in pids {
+            if self.has_run(pid) {
+                have_run = true;
                 if self.mappings_changed(pid) {
                     self.place_again(pid);
                 }
                 self.start_python(pid);
                 self.read_backend(pid);
-                self.say_memory(pid, false);
             }
+            // Others may have taken the device's memory.
+            self.say_seen(pid, false, &look);
+        }
+        if have_run {
+            self.save_sometimes();
         }
     }
 
@@ -452,23 +473,7 @@ impl Tracer {
 
     /// Stops tracing processes that have ended: their pidfds are readable.
     fn notice_exits(&mut self) {
-        let ended: Vec<u32> = self
-            .traced
-            .values()
-            .filter(|t| {
-                let fd = t.pidfd.as_fd();
-                let mut fds = [rustix::event::PollFd::new(
-                    &fd,
-                    rustix::event::PollFlags::IN,
-                )];
-                let now = rustix::event::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                };
-                matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0)
-            })
-            .map(|t| t.pid)
-            .collect();
+        let ended = traced::ended(self.traced.values());
         if ended.is_empty() {
             return;
         }

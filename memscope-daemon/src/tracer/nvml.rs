@@ -35,6 +35,8 @@ struct Device {
     total: u64,
     free: u64,
     reserved: u64,
+    /// The processes that have a context on it, with what each uses, if that is told; `None` if NVML does not tell processes.
+    tenants: Option<Vec<(u32, Option<u64>)>>,
     /// Whether the asked process has a context on it; `None` if NVML does not tell processes.
     runs: Option<bool>,
     /// What the asked process uses, if that is told.
@@ -48,7 +50,29 @@ impl Device {
     fn places(&self) -> &[Device] {
         self.parts.as_deref().unwrap_or(std::slice::from_ref(self))
     }
+
+    /// The same for one process.
+    fn of_process(&self, pid: u32) -> Device {
+        let own = self.tenants.iter().flatten().find(|(one, _)| *one == pid);
+        let parts = self.parts.as_ref().map(|parts| {
+            let parts = parts.iter().map(|part| part.of_process(pid));
+            parts.collect()
+        });
+        Device {
+            hardware: self.hardware.clone(),
+            total: self.total,
+            free: self.free,
+            reserved: self.reserved,
+            tenants: None,
+            runs: self.tenants.as_ref().map(|_| own.is_some()),
+            used: own.and_then(|(_, used)| *used),
+            parts,
+        }
+    }
 }
+
+/// What NVML says of the whole machine at one moment. It takes some forty calls where there are eight devices.
+pub struct Look(Option<Vec<Device>>);
 
 impl Machine {
     fn loaded(&mut self) -> Option<&Nvml> {
@@ -68,11 +92,22 @@ impl Machine {
         Some(self.loaded()?.device_count().ok()? as usize)
     }
 
-    /// What NVML says about the devices of a process.
-    pub fn of_process(&mut self, facts: &ProcessFacts) -> Told {
-        let Some(devices) = self.loaded().and_then(|nvml| by_bus(nvml, facts.pid)) else {
+    /// What NVML says now.
+    pub fn look(&mut self) -> Look {
+        Look(self.loaded().and_then(by_bus))
+    }
+}
+
+impl Look {
+    /// What it says about the devices of a process.
+    pub fn of_process(&self, facts: &ProcessFacts) -> Told {
+        let Some(devices) = &self.0 else {
             return Told::default();
         };
+        let devices: Vec<Device> = devices
+            .iter()
+            .map(|one| one.of_process(facts.pid))
+            .collect();
         let value = |wanted: &str| {
             let found = facts.environment.iter().find(|(name, _)| name == wanted);
             found.map(|(_, value)| value.as_str())
@@ -88,8 +123,8 @@ impl Machine {
     }
 }
 
-/// The machine's devices in the order of the bus, with what this process uses of them; `None` if one of them cannot be read.
-fn by_bus(nvml: &Nvml, pid: u32) -> Option<Vec<Device>> {
+/// The machine's devices in the order of the bus, with the processes that use them; `None` if one of them cannot be read.
+fn by_bus(nvml: &Nvml) -> Option<Vec<Device>> {
     let mut devices = Vec::new();
     for index in 0..nvml.device_count().ok()? {
         let device = nvml.device_by_index(index).ok()?;
@@ -103,9 +138,9 @@ fn by_bus(nvml: &Nvml, pid: u32) -> Option<Vec<Device>> {
                 at.domain, at.bus, at.device
             )),
         };
-        let parts = parts(&device, &hardware, pid).ok()?;
+        let parts = parts(&device, &hardware).ok()?;
         // Of a divided device NVML lists the processes part by part.
-        let whole = read(&device, hardware, pid, parts.is_none()).ok()?;
+        let whole = read(&device, hardware, parts.is_none()).ok()?;
         devices.push(((at.domain, at.bus, at.device), Device { parts, ..whole }));
     }
     devices.sort_by_key(|(at, _)| *at);
@@ -116,7 +151,6 @@ fn by_bus(nvml: &Nvml, pid: u32) -> Option<Vec<Device>> {
 fn parts(
     device: &nvml_wrapper::Device<'_>,
     whole: &Hardware,
-    pid: u32,
 ) -> Result<Option<Vec<Device>>, NvmlError> {
     const DIVIDED: u32 = 1;
     match device.mig_mode() {
@@ -136,7 +170,7 @@ fn parts(
             mig_uuid: Some(part.uuid()?),
             ..whole.clone()
         };
-        parts.push(read(&part, hardware, pid, true)?);
+        parts.push(read(&part, hardware, true)?);
     }
     Ok(Some(parts))
 }
@@ -146,7 +180,6 @@ fn parts(
 fn read(
     device: &nvml_wrapper::Device<'_>,
     hardware: Hardware,
-    pid: u32,
     of_processes: bool,
 ) -> Result<Device, NvmlError> {
     let memory = device.memory_info()?;
@@ -154,21 +187,23 @@ fn read(
         true => device.running_compute_processes().ok(),
         false => None,
     };
-    let own = processes
-        .iter()
-        .flatten()
-        .find(|process| process.pid == pid);
+    let tenants = processes.map(|all| {
+        let all = all.into_iter().map(|process| {
+            let used = match process.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => Some(bytes),
+                UsedGpuMemory::Unavailable => None,
+            };
+            (process.pid, used)
+        });
+        all.collect()
+    });
     Ok(Device {
         hardware,
         total: memory.total,
         free: memory.free,
         reserved: memory.reserved,
-        runs: processes.as_ref().map(|_| own.is_some()),
-        used: own.and_then(|own| match own.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some(bytes),
-            UsedGpuMemory::Unavailable => None,
-        }),
-        parts: None,
+        tenants,
+        ..Device::default()
     })
 }
 
@@ -411,6 +446,42 @@ mod tests {
         let runs = [running(two[0].clone()), two[1].clone()];
         let named = some(&["GPU-aa22"])[0].clone();
         assert_eq!(names(&runs, Some("GPU-aa22,0"), false), [named, None]);
+    }
+
+    #[test]
+    fn one_look_at_the_machine_serves_all_processes() {
+        let with = |device: Device, tenants: &[(u32, Option<u64>)]| Device {
+            tenants: Some(tenants.to_vec()),
+            ..device
+        };
+        let whole = with(device("GPU-aa11", 80, 30), &[(7, Some(5)), (8, None)]);
+        let mut parted = divided("GPU-aa22", &[("MIG-1", false), ("MIG-2", false)]);
+        if let Some([one, other]) = parted.parts.as_deref_mut() {
+            *one = with(one.clone(), &[]);
+            *other = with(other.clone(), &[(7, Some(6))]);
+        }
+        let of = |pid: u32| {
+            let facts = ProcessFacts {
+                pid,
+                ..ProcessFacts::default()
+            };
+            let told = Look(Some(vec![whole.clone(), parted.clone()])).of_process(&facts);
+            let runs_on = told.runs_on.devices.iter();
+            runs_on.map(|one| one.name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(7), ["GPU-aa11", "MIG-2"]);
+        assert_eq!(of(8), ["GPU-aa11"]);
+        assert_eq!(of(9), [""; 0]);
+        let used = |pid: u32| (whole.of_process(pid).runs, whole.of_process(pid).used);
+        assert_eq!(used(7), (Some(true), Some(5)));
+        assert_eq!(used(8), (Some(true), None));
+        assert_eq!(used(9), (Some(false), None));
+        // Where NVML does not tell processes, nothing is said of any.
+        assert_eq!(device("GPU-aa11", 80, 30).of_process(7).runs, None);
+        assert_eq!(
+            Look(None).of_process(&ProcessFacts::default()),
+            Told::default()
+        );
     }
 
     #[test]

@@ -9,8 +9,8 @@ use memscope_rpc::Refusal;
 use memscope_site::{FileIdentity, ObjectSites, Resolved, Resolver, SiteError};
 use memscope_vendors::{Purpose, Variant};
 
-use super::attach::{ended, internal};
-use super::traced::{Library, Traced};
+use super::attach::internal;
+use super::traced::{Library, Traced, ended};
 use super::{TraceState, Tracer};
 use crate::keeper::Command;
 use crate::panics::guarded;
@@ -347,7 +347,7 @@ impl Tracer {
                 Ok(())
             }
             Err(error) => {
-                if ended(traced) {
+                if !ended(std::iter::once(&*traced)).is_empty() {
                     return Err(Refusal::DiedDuringAttach { pid });
                 }
                 Err(internal("probes could not be attached")(error))

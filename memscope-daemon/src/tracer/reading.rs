@@ -211,7 +211,7 @@ impl Tracer {
             .values_mut()
             .filter(|traced| !traced.reading)
             .filter_map(|traced| {
-                let every = traced.options.read_every.or(traced.retry)?;
+                let every = traced.reads_every()?;
                 if now < traced.next_read {
                     return None;
                 }

@@ -1,18 +1,58 @@
 //! Writes down what is traced, when it has changed.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use memscope_site::FileIdentity;
 
 use super::kept::{FILE, FORMAT, Kept, KeptProcess, write};
-use super::{TraceState, Tracer};
+use super::{Order, TraceState, Tracer};
 use crate::probe::calibrate::Layout;
 use crate::probe::links::{Link, detach_all};
+
+/// Longest time for which attaches wait for others that are written down with them.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 /// Longest time for which a change is not on disk that nobody waits for.
 const SAVE: Duration = Duration::from_secs(1);
 
 impl Tracer {
+    /// The next order, or that there was none for the time until the next round. Attaches are written down before they are answered; those
+    /// that come one right after the other together, since each time takes the disk some milliseconds.
+    pub(super) fn next_order(
+        &mut self,
+        orders: &Receiver<Order>,
+    ) -> Result<Order, RecvTimeoutError> {
+        if let Some(oldest) = self.unsaved.first() {
+            let is_time = oldest.since.elapsed() >= TOGETHER;
+            match orders.try_recv() {
+                Ok(order) if !is_time => return Ok(order),
+                Ok(order) => {
+                    self.save_attached();
+                    return Ok(order);
+                }
+                Err(_) => self.save_attached(),
+            }
+        }
+        orders.recv_timeout(self.pause())
+    }
+
+    /// Writes down what was attached, and then answers.
+    pub(super) fn save_attached(&mut self) {
+        let attached = std::mem::take(&mut self.unsaved);
+        if attached.is_empty() {
+            return;
+        }
+        self.save();
+        for one in attached {
+            match one.outcome {
+                Ok(outcome) => self.answer_attach(outcome, one.reply),
+                // The client may be gone.
+                Err(refusal) => drop(one.reply.send(Err(refusal))),
+            }
+        }
+    }
+
     /// Writes what has changed since the last time, at most once a second.
     pub(super) fn save_sometimes(&mut self) {
         if self.keeping.looked.elapsed() >= SAVE {

@@ -12,9 +12,10 @@ use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::BaselineRead;
 
 use super::attach::{Cause, open_pidfd};
+use super::calm::TICK;
 use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
 use super::sites::Sites;
-use super::{RESCAN, TICK, TraceState, Traced, Tracer};
+use super::{RESCAN, TraceState, Traced, Tracer};
 use crate::ingest::ring::Ring;
 use crate::keeper::Command;
 use crate::policy::Policy;
@@ -191,6 +192,7 @@ impl Tracer {
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),
             mappings: None,
+            ran: None,
             mapped: false,
             python: false,
             python_number: 0,

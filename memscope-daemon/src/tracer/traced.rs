@@ -81,6 +81,8 @@ pub struct Traced {
     pub next_read: Instant,
     /// Hash of its code mappings when they were last checked.
     pub mappings: Option<u64>,
+    /// Processor time that it had had when it was last checked.
+    pub ran: Option<Duration>,
     /// It has reported that code was mapped or unmapped, and this was not looked at yet.
     pub mapped: bool,
     /// Whether its Python stacks can be taken.
@@ -124,6 +126,11 @@ impl Traced {
                 && link.site.file.as_ref() == Some(file)
                 && link.site.offsets.contains(&offset)
         })
+    }
+
+    /// Time between two readings that nobody asks for: as was wanted, or after one that has failed. `None`: there are none.
+    pub fn reads_every(&self) -> Option<Duration> {
+        self.options.read_every.or(self.retry)
     }
 
     /// Number of places with a probe.
@@ -219,4 +226,37 @@ impl Traced {
             (TraceState::Unused, _) => None,
         }
     }
+}
+
+/// Those of the processes that have ended.
+pub(super) fn ended<'a>(processes: impl Iterator<Item = &'a Traced>) -> Vec<u32> {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let (pids, mut fds): (Vec<u32>, Vec<PollFd<'_>>) = processes
+        .map(|one| (one.pid, PollFd::new(&one.pidfd, PollFlags::IN)))
+        .unzip();
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    if !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0) {
+        return Vec::new();
+    }
+    let all = pids.into_iter().zip(&fds);
+    let ended = all.filter(|(_, fd)| !fd.revents().is_empty());
+    ended.map(|(pid, _)| pid).collect()
+}
+
+/// A hash of the code that a process has mapped from files; `None` if it has ended.
+pub(super) fn code_mappings(pid: u32) -> Option<u64> {
+    use std::hash::{Hash, Hasher};
+    let maps = memscope_site::process::read(pid, "maps").ok()?;
+    let mut hasher = std::hash::DefaultHasher::new();
+    for line in maps.split(|b| *b == b'\n') {
+        let flags = line.split(|b| *b == b' ').nth(1);
+        let is_code = flags.is_some_and(|flags| flags.contains(&b'x'));
+        if is_code && line.contains(&b'/') {
+            line.hash(&mut hasher);
+        }
+    }
+    Some(hasher.finish())
 }

@@ -403,9 +403,14 @@ impl Triggers {
         self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
     }
 
+    /// Whether there is anything to check from time to time.
+    pub fn ticks(&self) -> bool {
+        self.looks_at_levels || self.looks_at_steps
+    }
+
     /// Checks levels for which no exact event came, floors that rose only because time went by, and steps that no mark tells.
     pub fn tick(&mut self, now_ns: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
-        if !(self.looks_at_levels || self.looks_at_steps) || now_ns < self.next_tick_ns {
+        if !self.ticks() || now_ns < self.next_tick_ns {
             return;
         }
         self.next_tick_ns = now_ns.saturating_add(TICK_NS);

@@ -39,6 +39,8 @@ pub struct Resolved {
     pub examined: usize,
     /// Number of these objects whose file had to be searched; for the others an earlier result was used.
     pub scanned: usize,
+    /// Bytes of the files' tables that were read. A file that is known is not read at all.
+    pub read_bytes: u64,
 }
 
 /// One mapped file and its sites.

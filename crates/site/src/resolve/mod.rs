@@ -14,7 +14,7 @@ use std::sync::Arc;
 use memscope_ledger::event::Level;
 
 use crate::SiteError;
-use crate::elf::{Budget, Elf, ElfError, Whole};
+use crate::elf::{Budget, Elf, ElfError, Segment, Whole};
 use crate::file_sites::{self, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject};
@@ -28,6 +28,8 @@ use answer::{Answer, chain};
 const MAX_CACHED: usize = 4096;
 /// Most names of functions in all of these results.
 const MAX_CACHED_NAMES: usize = 1 << 17;
+/// So many segments of a file are kept with its result; libraries have four to six. Of a file with more they are read each time.
+const KEPT_SEGMENTS: usize = 16;
 /// Most names of allocators' functions in all files of one process. Real processes have about a thousand.
 const MOST_NAMES: usize = 1 << 16;
 
@@ -36,6 +38,7 @@ const MOST_NAMES: usize = 1 << 16;
 pub struct Resolver {
     emulation: Emulation,
     user_mounts: bool,
+    /// By the file's identity as far as the file system tells it, without the build id: a file that is known is not read.
     cache: HashMap<FileIdentity, CachedSites>,
     round: u64,
     /// Operators of the libraries that were searched for them last.
@@ -44,6 +47,9 @@ pub struct Resolver {
 
 #[derive(Debug)]
 struct CachedSites {
+    identity: FileIdentity,
+    /// What is loaded of it; `None` if that is in more pieces than are kept.
+    segments: Option<Vec<Segment>>,
     sites: Arc<FileSites>,
     used: u64,
 }
@@ -127,6 +133,7 @@ impl Resolver {
             }
         }
         self.forget();
+        answer.resolved.read_bytes = budget.taken();
         let after = process::alive(pid)?;
         if after.start_ticks != before.start_ticks {
             return Err(SiteError::Reused { pid });
@@ -171,6 +178,16 @@ impl Resolver {
         object: &MappedObject,
         open: &OpenObject,
     ) -> Result<Looked, ElfError> {
+        let facts = open.bytes.file().facts();
+        let key = FileIdentity::new(facts, None);
+        if let Some(known) = self.cache.get_mut(&key)
+            && let Some(segments) = &known.segments
+        {
+            known.used = self.round;
+            let base = object.bias_of(segments);
+            let sites = Arc::clone(&known.sites);
+            return Ok(Looked::Sites(known.identity.clone(), base, sites));
+        }
         let elf = match Elf::read_within(&open.bytes, budget) {
             Ok(elf) => elf,
             Err(ElfError::Kind(what)) => return Ok(Looked::Foreign(what)),
@@ -180,19 +197,21 @@ impl Resolver {
         if Machine::from_elf(elf.machine) != Machine::this() {
             return Ok(Looked::Foreign("code of another machine"));
         }
-        let identity = FileIdentity::new(open.bytes.file().facts(), elf.build_id());
+        let identity = FileIdentity::new(facts, elf.build_id());
         let base = object.bias(&elf);
-        if let Some(known) = self.cache.get_mut(&identity) {
+        if let Some(known) = self.cache.get_mut(&key) {
             known.used = self.round;
             return Ok(Looked::Sites(identity, base, Arc::clone(&known.sites)));
         }
         *scanned += 1;
         let sites = Arc::new(file_sites::scan(&elf, self.emulation)?);
         let known = CachedSites {
+            identity: identity.clone(),
+            segments: loaded(&elf.segments),
             sites: Arc::clone(&sites),
             used: self.round,
         };
-        self.cache.insert(identity.clone(), known);
+        self.cache.insert(key, known);
         Ok(Looked::Sites(identity, base, sites))
     }
 
@@ -211,6 +230,14 @@ impl Resolver {
             age /= 2;
         }
     }
+}
+
+/// The segments by which a file's place in memory is found, if they are few enough to be kept.
+fn loaded(segments: &[Segment]) -> Option<Vec<Segment>> {
+    let loads = segments.iter();
+    let loads = loads.filter(|segment| segment.kind == object::elf::PT_LOAD.0);
+    let loads: Vec<Segment> = loads.copied().collect();
+    (loads.len() <= KEPT_SEGMENTS).then_some(loads)
 }
 
 fn executable(mapped: &Mapped) -> Vec<MappedObject> {

@@ -1,0 +1,94 @@
+//! How long the keeper may sleep.
+//!
+//! Owns: since when nothing has come, and whether the programs were asked to wake the keeper with the next record. While records
+//! come it looks at the ring at a short interval, since waking it would cost the traced program far more than a record. When nothing
+//! has come for a while it has the next record of each process wake it, and sleeps longer. Free memory is given back once when
+//! nobody has asked anything either. Refuses: to sleep, which the keeper's thread does.
+
+use std::time::Duration;
+
+/// How long records may stay in the ring while nobody asks.
+pub(super) const TICK: Duration = Duration::from_millis(40);
+/// How long nothing must have come, in nanoseconds, before the keeper sleeps longer.
+const QUIET_NS: u64 = 1_000_000_000;
+/// The longest sleep. Programs of an earlier build, which a daemon may have taken over, do not wake it.
+const NAP: Duration = Duration::from_secs(1);
+
+/// What the keeper knows about its rest.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// Position up to which the ring was read when it was last looked.
+    position: u64,
+    /// When something came last.
+    stirred_ns: u64,
+    /// The programs were asked to wake the keeper.
+    pub(super) asked_to_wake: bool,
+    /// What was done when it was last looked, and whether free memory was given back since then.
+    done: (u64, bool),
+}
+
+impl Rest {
+    /// Something came that may be followed by records.
+    pub(super) fn stir(&mut self, now_ns: u64) {
+        self.stirred_ns = now_ns;
+    }
+
+    /// Whether nothing has come for so long that the keeper may sleep longer. `position`: up to where the ring was read.
+    pub(super) fn is_quiet(&mut self, now_ns: u64, position: u64) -> bool {
+        if position != self.position {
+            self.position = position;
+            self.stir(now_ns);
+        }
+        now_ns.saturating_sub(self.stirred_ns) >= QUIET_NS
+    }
+
+    /// Whether free memory is to be given back now: nothing came since the last look, and it was not given back yet. `done`: bytes of the
+    /// ring and commands so far.
+    pub(super) fn may_trim(&mut self, done: u64) -> bool {
+        let (before, trimmed) = self.done;
+        self.done = (done, before == done);
+        before == done && !trimmed
+    }
+
+    /// How long the keeper may sleep now. `is_empty`: nothing is in the ring that was not read.
+    pub(super) fn pause(&self, is_empty: bool) -> Duration {
+        if self.asked_to_wake && is_empty {
+            NAP
+        } else {
+            TICK
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_sleeps_longer_only_after_a_quiet_second_and_when_it_will_be_woken() {
+        let mut rest = Rest::default();
+        let second = 1_000_000_000;
+        assert!(!rest.is_quiet(5 * second, 100), "records came");
+        assert!(!rest.is_quiet(6 * second - 1, 100));
+        assert!(rest.is_quiet(6 * second, 100));
+        assert_eq!(rest.pause(true), TICK, "nobody would wake it");
+        rest.asked_to_wake = true;
+        assert_eq!(rest.pause(true), NAP);
+        assert_eq!(rest.pause(false), TICK, "a record came meanwhile");
+        assert!(!rest.is_quiet(7 * second, 164), "records came");
+        assert!(rest.is_quiet(8 * second, 164));
+        rest.stir(8 * second);
+        assert!(
+            !rest.is_quiet(8 * second + 1, 164),
+            "a process was attached"
+        );
+    }
+
+    #[test]
+    fn memory_is_given_back_once_after_the_work() {
+        let mut rest = Rest::default();
+        let looks = [0, 0, 5, 5, 5, 9, 12, 12, 12].map(|done| rest.may_trim(done));
+        let expected = [true, false, false, true, false, false, false, true, false];
+        assert_eq!(looks, expected);
+    }
+}

@@ -20,6 +20,7 @@ mod differential;
 mod dist;
 mod ebpf;
 mod elf;
+mod fuzz;
 mod house;
 mod live;
 mod packages;
@@ -82,6 +83,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Compare with PyTorch's own numbers on random programs
     Differential(differential::Options),
+    /// Look for foreign bytes that make a reader panic, hang or take too much memory
+    Fuzz(fuzz::Options),
     /// Compare with what CPython of several releases says of itself
     Pythons(roots::pythons::Options),
     /// Open exports in the viewers they are made for
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
         Task::Differential(options) => differential::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Pythons(options) => roots::pythons::run(&options),
         Task::Viewers(options) => viewers::run(&options),
         Task::Verdicts(options) => verdicts::run(&options),

@@ -27,8 +27,8 @@ pub(crate) struct TableRows {
     connection: Connection,
     query: String,
     page: VecDeque<Result<Row, DumpError>>,
-    last: Option<i64>,
-    ended: bool,
+    /// Smallest row id that the next page may have; `None` after the last page.
+    next: Option<i64>,
 }
 
 impl TableRows {
@@ -73,35 +73,37 @@ impl TableRows {
             path: path.to_owned(),
             connection,
             query: format!(
-                "SELECT rowid, {list} FROM \"{table}\" WHERE ?1 IS NULL OR rowid > ?1 ORDER BY rowid"
+                "SELECT rowid, {list} FROM \"{table}\" WHERE rowid >= ?1 ORDER BY rowid"
             ),
             page: VecDeque::new(),
-            last: None,
-            ended: false,
+            next: Some(i64::MIN),
         })
     }
 
     pub(crate) fn next_row(&mut self) -> Result<Option<Row>, DumpError> {
-        if self.page.is_empty() && !self.ended {
-            let before = self.last;
-            self.turn().map_err(|source| DumpError::Sqlite {
+        if let Some(from) = self.next.filter(|_| self.page.is_empty()) {
+            self.next = self.turn(from).map_err(|source| DumpError::Sqlite {
                 path: self.path.clone(),
                 doing: "read its rows",
                 source,
             })?;
-            self.ended = self.last == before;
         }
         self.page.pop_front().transpose()
     }
 
-    /// Reads the next page.
-    fn turn(&mut self) -> rusqlite::Result<()> {
+    /// Reads the next page, whose row ids are not smaller than `from`. Returns the smallest row id that the page after it may have.
+    fn turn(&mut self, from: i64) -> rusqlite::Result<Option<i64>> {
         let mut statement = self.connection.prepare_cached(&self.query)?;
-        let mut rows = statement.query([self.last])?;
+        let mut rows = statement.query([from])?;
         let mut bytes = 0;
+        let mut next = Some(from);
         while let Some(row) = rows.next()? {
             let place: i64 = row.get(0)?;
-            self.last = Some(place);
+            // SQLite believes the file about the order of its rows. In a damaged one, the reading would begin again and never end.
+            if next.is_none_or(|least| place < least) {
+                return Err(damaged("its row ids do not ascend"));
+            }
+            next = place.checked_add(1);
             let mut texts: [Cow<str>; 12] = Default::default();
             for (index, text) in texts.iter_mut().enumerate() {
                 *text = words(row.get_ref(index + 1)?);
@@ -119,11 +121,16 @@ impl TableRows {
                     source,
                 }));
             if self.page.len() >= PAGE_ROWS || bytes >= PAGE_BYTES {
-                break;
+                return Ok(next);
             }
         }
-        Ok(())
+        Ok(None)
     }
+}
+
+fn damaged(what: &str) -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+    rusqlite::Error::SqliteFailure(code, Some(what.to_owned()))
 }
 
 fn words(value: ValueRef<'_>) -> Cow<'_, str> {

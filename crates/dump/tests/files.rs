@@ -377,3 +377,45 @@ proptest! {
         }
     }
 }
+
+/// SQLite believes a file about the order of its rows. If the last row of the first page that is read has a small row id, the
+/// reading must not begin again there: it would never end.
+#[test]
+fn a_database_whose_row_ids_do_not_ascend_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.db");
+    let mut writer = Writer::create(&path, Format::Db).unwrap();
+    for id in 1..=2100u64 {
+        let name = if id == 2048 {
+            "the last one of a page"
+        } else {
+            "one"
+        };
+        writer
+            .write(&Row {
+                id,
+                name: Some(name.into()),
+                ..malloc()
+            })
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    assert_eq!(rows(&path).len(), 2100);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let name = bytes
+        .windows(22)
+        .position(|text| text == b"the last one of a page");
+    let before = &bytes[..name.unwrap()];
+    // Before the values of a row is its header, and before that its row id: 2048, in two bytes of seven bits.
+    let id = before
+        .windows(2)
+        .rposition(|two| two == [0x90, 0x00])
+        .unwrap();
+    assert!(before.len() - id < 60);
+    bytes[id] = 0x80;
+    std::fs::write(&path, &bytes).unwrap();
+    let mut reader = Reader::open(&path).unwrap();
+    let read = reader.by_ref().take(5000).filter(Result::is_ok).count();
+    assert!(read < 2100, "{read} rows");
+    assert!(whole(&refusal(&path)).contains("its row ids do not ascend"));
+}

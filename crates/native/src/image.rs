@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Operation, Register,
-    RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EhFrameOffset, EndianSlice, LittleEndian,
+    Operation, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
 };
 use memscope_common::{RULE_BP, RULE_BP_DEREF, RULE_END, RULE_SP, RULE_STOP, Rule};
 use memscope_site::elf::{Elf, ElfError, FileBytes};
@@ -289,11 +289,14 @@ impl Tables {
             // Tables of aarch64 have an instruction of their own that says where return addresses are signed.
             frames.set_vendor(gimli::Vendor::AArch64);
         }
-        let entry = parsed
-            .table()?
-            .fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset)
+        // Step by step, because `fde_for_address` subtracts without a check: an index may lead to a place before the table.
+        let found = parsed.table()?.lookup(address, &bases).ok()?;
+        let inside = found.direct().ok()?.checked_sub(self.frames_at)?;
+        let offset = EhFrameOffset(usize::try_from(inside).ok()?);
+        let entry = frames
+            .fde_from_offset(&bases, offset, EhFrame::cie_from_offset)
             .ok()?;
-        if entry.cie().is_signal_trampoline() {
+        if !entry.contains(address) || entry.cie().is_signal_trampoline() {
             return None;
         }
         let mut context = UnwindContext::new();
@@ -429,6 +432,18 @@ mod tests {
             registers,
             _taken: None,
         }
+    }
+
+    #[test]
+    fn an_index_that_leads_before_the_table_gives_no_rule() {
+        let mut tables = tables(X86_64, &[0x0c, 7, 8, 0x90, 1]);
+        assert!(tables.find(FUNCTION).is_some());
+        let place = tables.header.len() - 4;
+        tables.header.truncate(place);
+        tables
+            .header
+            .extend((FRAMES - HEADER - 8).to_le_bytes()[..4].iter());
+        assert_eq!(tables.find(FUNCTION), None);
     }
 
     #[test]

@@ -178,6 +178,8 @@ struct Machine<R> {
     limit: u64,
     at: u64,
     stack: Vec<Value>,
+    /// Most values that were on the stack at a time.
+    highest: usize,
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
     known: HashMap<Box<str>, u32>,
@@ -193,6 +195,7 @@ impl<R: BufRead> Machine<R> {
             limit,
             at: 0,
             stack: Vec::new(),
+            highest: 0,
             marks: Vec::new(),
             memo: HashMap::new(),
             known: HashMap::new(),
@@ -363,6 +366,11 @@ impl<R: BufRead> Machine<R> {
 
     fn push(&mut self, value: Value) -> Result<(), PickleError> {
         self.take(VALUE)?;
+        // The room on the stack stays taken when the value goes into a list, where it takes room again.
+        if self.stack.len() >= self.highest {
+            self.take(VALUE)?;
+            self.highest += 1;
+        }
         self.stack.push(value);
         Ok(())
     }

@@ -551,3 +551,128 @@ fn segments_that_cannot_be_are_refused() {
     twice.extend(twice.clone());
     assert!(refused(&List(twice)).contains("overlap"));
 }
+
+/// A hostile file: two thousand blocks have two thousand lists of frames, and every frame is one dictionary of a hundred thousand
+/// entries. It is read once: if each list had it searched anew, this test would not end in hours.
+#[test]
+fn a_frame_that_is_in_many_stacks_is_read_once() {
+    const LISTS: u32 = 2000;
+    let text = |text: &str, into: &mut Vec<u8>| {
+        write(&Text(Box::leak(text.to_owned().into_boxed_str())), into)
+    };
+    let mut bytes = vec![0x80, 2];
+    // The frame, which is remembered at place 0, and is no part of the snapshot by itself.
+    bytes.extend(b"}r\0\0\0\0(");
+    for number in 0..100_000u32 {
+        bytes.push(b'J');
+        bytes.extend(number.to_le_bytes());
+        bytes.push(b'N');
+    }
+    bytes.extend(b"u](}(");
+    for (key, value) in [("address", 4096), ("total_size", u64::from(LISTS) * 512)] {
+        text(key, &mut bytes);
+        write(&Number(value), &mut bytes);
+    }
+    text("blocks", &mut bytes);
+    bytes.extend(b"](");
+    for number in 0..LISTS {
+        bytes.extend(b"}(");
+        for (key, value) in [("size", 512), ("requested_size", 500)] {
+            text(key, &mut bytes);
+            write(&Number(value), &mut bytes);
+        }
+        text("state", &mut bytes);
+        text("active_allocated", &mut bytes);
+        text("frames", &mut bytes);
+        bytes.extend(b"](");
+        // Each list has another number of frames, so that no two are alike.
+        bytes.extend(b"h\0".repeat(600 + number as usize % 400));
+        bytes.extend(b"eu");
+    }
+    // What is on the stack below the list is nobody's.
+    bytes.extend(b"eue.");
+    let told = told(&bytes).unwrap();
+    assert_eq!(told.snapshot().segments[0].blocks.len(), LISTS as usize);
+}
+
+/// A text of a pickle is there once, however often it is referred to. If each annotation had its own copy of this name, a file of
+/// 17 MiB would take 32 GiB.
+#[test]
+fn long_names_of_annotations_are_cut_and_not_copied() {
+    const ANNOTATIONS: usize = 2000;
+    let name: &'static str = Box::leak("é".repeat(8 << 20).into_boxed_str());
+    let mut bytes = b"\x80\x02}(".to_vec();
+    write(&Text("segments"), &mut bytes);
+    bytes.extend(b"]");
+    write(&Text("external_annotations"), &mut bytes);
+    bytes.extend(b"](");
+    for number in 0..ANNOTATIONS {
+        bytes.extend(b"}(");
+        write(&Text("name"), &mut bytes);
+        match number {
+            0 => {
+                write(&Text(name), &mut bytes);
+                bytes.extend(b"q\0");
+            }
+            _ => bytes.extend(b"h\0"),
+        }
+        write(&Text("stage"), &mut bytes);
+        write(&Text("START"), &mut bytes);
+        write(&Text("time_us"), &mut bytes);
+        write(&Number(1_700_000_000_000_000 + number as u64), &mut bytes);
+        bytes.extend(b"u");
+    }
+    bytes.extend(b"eu.");
+    let told = told(&bytes).unwrap();
+    let marks = told.events.iter().filter_map(|event| match &event.body {
+        Body::Mark(mark) => Some(mark),
+        _ => None,
+    });
+    let lens: Vec<(usize, bool)> = marks.map(|mark| (mark.name.len(), mark.cut)).collect();
+    assert_eq!(lens, [(1024, true); ANNOTATIONS]);
+}
+
+/// The same of frames: each has a line of its own, and all have one name.
+#[test]
+fn long_names_of_frames_are_cut_and_not_copied() {
+    const FRAMES: u64 = 1000;
+    let name: &'static str = Box::leak("é".repeat(8 << 20).into_boxed_str());
+    let mut bytes = b"\x80\x02](}(".to_vec();
+    for (key, value) in [("address", 4096), ("total_size", 512)] {
+        write(&Text(key), &mut bytes);
+        write(&Number(value), &mut bytes);
+    }
+    write(&Text("blocks"), &mut bytes);
+    bytes.extend(b"](}(");
+    for (key, value) in [("size", 512), ("requested_size", 500)] {
+        write(&Text(key), &mut bytes);
+        write(&Number(value), &mut bytes);
+    }
+    write(&Text("state"), &mut bytes);
+    write(&Text("active_allocated"), &mut bytes);
+    write(&Text("frames"), &mut bytes);
+    bytes.extend(b"](");
+    for line in 1..=FRAMES {
+        bytes.extend(b"}(");
+        for key in ["name", "filename"] {
+            write(&Text(key), &mut bytes);
+            match (line, key) {
+                (1, "name") => {
+                    write(&Text(name), &mut bytes);
+                    bytes.extend(b"q\0");
+                }
+                _ => bytes.extend(b"h\0"),
+            }
+        }
+        write(&Text("line"), &mut bytes);
+        write(&Number(line), &mut bytes);
+        bytes.extend(b"u");
+    }
+    bytes.extend(b"eueue.");
+    let told = told(&bytes).unwrap();
+    let named = told.events.iter().filter_map(|event| match &event.body {
+        Body::Code(code) => Some((code.name.len(), code.file.len())),
+        _ => None,
+    });
+    assert_eq!(named.collect::<Vec<_>>(), [(4096, 4096); FRAMES as usize]);
+}

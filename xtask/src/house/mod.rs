@@ -85,7 +85,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         words: &["memscope_dump::"],
-        allowed: &["crates/dump/", "memscope-daemon/", "memscope-ctl/"],
+        allowed: &["crates/dump/", "memscope-daemon/", "memscope-ctl/", "fuzz/"],
         why: "msMemScope's files concern the two programs only",
     },
 ];

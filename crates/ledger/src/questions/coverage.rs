@@ -428,7 +428,9 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
-    let unknown: u64 = traced().map(|row| row.pool.unknown_bytes()).sum();
+    // Totals are what the records say, and these may say anything.
+    let unknown = traced().map(|row| row.pool.unknown_bytes());
+    let unknown = unknown.fold(0, u64::saturating_add);
     if unknown > 0 {
         say(
             "segments_unknown",
@@ -473,7 +475,7 @@ fn from_driver(process: &Process, say: &mut impl FnMut(&str, String)) {
         .iter()
         .filter(|row| row.ordinal.is_none())
         .map(|row| row.driver.held().bytes)
-        .sum::<u64>();
+        .fold(0, u64::saturating_add);
     if unknown > 0 {
         say(
             "device_unknown",

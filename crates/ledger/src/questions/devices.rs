@@ -180,14 +180,20 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
 fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
     seen.holders
         .sort_by_key(|holder| Reverse(holder.held_bytes));
-    let held = seen.holders.iter().map(|holder| holder.held_bytes);
-    let held: Option<u64> = held.sum();
+    let mut held = seen.holders.iter().map(|holder| holder.held_bytes);
+    // What records say may be anything, and is never an overflow.
+    let held = held.try_fold(0u64, |sum, held| Some(sum.saturating_add(held?)));
     let contexts = seen
         .holders
         .iter()
         .filter_map(|holder| holder.context_bytes);
-    let context = contexts.reduce(|sum, one| sum + one);
-    let known = held.map(|held| held + context.unwrap_or(0) + seen.kept_by_driver.unwrap_or(0));
+    let context = contexts.reduce(u64::saturating_add);
+    let known = held.map(|held| {
+        let beside = context
+            .unwrap_or(0)
+            .saturating_add(seen.kept_by_driver.unwrap_or(0));
+        held.saturating_add(beside)
+    });
     let free = seen.free.map(|(free, _)| free);
     let used = seen.total.zip(free);
     let used = used.and_then(|(total, free)| total.checked_sub(free));

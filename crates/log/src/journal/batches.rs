@@ -292,9 +292,19 @@ impl Batches {
         let found = self.search(at, &path)?;
         // A journal may be written to while it is read: what follows may have come after this place was looked at.
         if !matches!(found, Search::Zeros) {
-            let segment = self.files.get(self.file);
-            self.open = segment.map(|segment| Window::new(Arc::clone(&segment.file)));
-            if !matches!(self.place(at, &path)?, AtPlace::Nothing) {
+            let segment = self.files.get(self.file).cloned();
+            let file = segment.as_ref().map(|segment| Arc::clone(&segment.file));
+            self.open = file.map(Window::new);
+            let is_there = match self.place(at, &path)? {
+                AtPlace::Nothing => false,
+                AtPlace::Batch(..) => true,
+                // A right header with a damaged list behind it is no way on: the search would end here again and again.
+                AtPlace::Segment(header) => segment.is_some_and(|segment| {
+                    let beginning = Beginning::read(&segment, at, &header);
+                    !matches!(beginning, Err(RecordingError::DamagedHeader { .. }))
+                }),
+            };
+            if is_there {
                 return Ok(());
             }
         }

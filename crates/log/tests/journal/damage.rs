@@ -215,3 +215,34 @@ fn a_file_full_of_would_be_batches_is_read_in_time() {
         assert!(started.elapsed().as_secs() < 20);
     }
 }
+
+/// In a recording of one file, a segment has a right header, and the list of the processes that are left out of it is damaged.
+/// The reader goes on behind it: before, it read the same header again and again.
+#[test]
+fn a_segment_whose_list_is_damaged_is_passed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(&dir.path().join("journal"), 3);
+    let mut bytes = fs::read(&file).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    bytes.truncate(end.next_multiple_of(8));
+    let batch = (128..end)
+        .rev()
+        .find(|at| bytes[*at..].starts_with(b"MSJ2"));
+    let last = bytes.split_off(batch.unwrap());
+    let mut header = bytes[..128].to_vec();
+    // What follows the header has 48 bytes: a list of one process.
+    header[112..120].copy_from_slice(&48u64.to_ne_bytes());
+    header[120..128].copy_from_slice(&1u64.to_ne_bytes());
+    let sum = crc32fast::hash(&[&header[..20], &header[24..]].concat());
+    header[20..24].copy_from_slice(&sum.to_ne_bytes());
+    bytes.extend(header);
+    bytes.extend([7; 48]);
+    bytes.extend(last);
+    // Behind other damage, the way from header to header does not lead there, and the reader of records meets it.
+    bytes[128 + 50] ^= 1;
+    bytes[128] = b'?';
+    fs::write(&file, &bytes).unwrap();
+    let (numbers, _, warnings) = read(&file).unwrap();
+    assert_eq!(numbers, [2, 3, 4, 5, 6]);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+}

@@ -19,6 +19,8 @@ use torch::{Annotation, Device, Entry, Snapshot};
 
 /// The process of all events.
 const PROCESS: ProcessHandle = ProcessHandle(1);
+/// Bytes of the longest name of an annotation that is told whole.
+const LONGEST_NAME: usize = 1024;
 
 /// Why a pickle is no snapshot, in words.
 #[derive(Debug, thiserror::Error)]
@@ -370,6 +372,9 @@ impl<E> Log<'_, E> {
 
     fn annotation(&mut self, mark: &Annotation) -> Result<(), E> {
         self.now_ns = self.now_ns.max(mark.time_ns);
+        let name = mark.name.and_then(|name| self.pickle.text(name));
+        let name = name.unwrap_or_default();
+        let end = name.floor_char_boundary(LONGEST_NAME);
         let mark = Mark {
             kind: match mark.begins {
                 true => MarkKind::Begin,
@@ -377,8 +382,8 @@ impl<E> Log<'_, E> {
             },
             source: MarkSource::RecordFunction,
             range: 0,
-            name: mark.name.as_str().into(),
-            cut: false,
+            name: name.get(..end).unwrap_or_default().into(),
+            cut: end < name.len(),
         };
         self.tell(Body::Mark(Box::new(mark)))
     }

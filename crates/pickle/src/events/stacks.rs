@@ -14,6 +14,8 @@ const FIRST_IDENTITY: u64 = 0x100;
 const APART: u64 = 0x1000;
 /// Largest number of frames that are read of a stack.
 const MOST_FRAMES: usize = 1024;
+/// Bytes of the longest name of a function or a file that is told whole: a million frames may have one name of many MiB.
+const LONGEST: usize = 4096;
 
 /// What the ledger must be told about a stack before an event names it.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ type Frame = (Option<u32>, Option<u32>, u32);
 pub(super) struct Stacks {
     /// By the number of the list of frames: many blocks refer to one list.
     by_list: HashMap<u32, StackRef>,
+    /// By the number of the dictionary: many lists refer to one frame, and a dictionary is searched entry by entry.
+    by_frame: HashMap<u32, Frame>,
     stacks: HashMap<Vec<u64>, u64>,
     frames: HashMap<Frame, u64>,
 }
@@ -55,13 +59,13 @@ impl Stacks {
         let mut names = Vec::new();
         let mut codes = Vec::with_capacity(list.len().min(MOST_FRAMES));
         for value in list.iter().take(MOST_FRAMES) {
-            let text = |key| match pickle.get(*value, key) {
-                Some(Value::Text(number)) => Some(number),
-                _ => None,
+            let frame = match value {
+                Value::Node(number) => *self
+                    .by_frame
+                    .entry(*number)
+                    .or_insert_with(|| frame(pickle, *value)),
+                _ => Frame::default(),
             };
-            let line = pickle.get(*value, "line").and_then(Value::unsigned);
-            let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
-            let frame = (text("name"), text("filename"), line);
             let next = (self.frames.len() as u64 + 1) * APART;
             let code = *self.frames.entry(frame).or_insert_with(|| {
                 names.push(name(pickle, next, frame));
@@ -87,10 +91,24 @@ impl Stacks {
     }
 }
 
+fn frame(pickle: &Pickle, value: Value) -> Frame {
+    let text = |key| match pickle.get(value, key) {
+        Some(Value::Text(number)) => Some(number),
+        _ => None,
+    };
+    let line = pickle.get(value, "line").and_then(Value::unsigned);
+    let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+    (text("name"), text("filename"), line)
+}
+
 fn name(pickle: &Pickle, code: u64, (name, file, line): Frame) -> CodeName {
     let text = |number: Option<u32>| {
         let text = number.and_then(|number| pickle.text(Value::Text(number)));
-        Arc::from(text.unwrap_or_default())
+        let text = text.unwrap_or_default();
+        Arc::from(
+            text.get(..text.floor_char_boundary(LONGEST))
+                .unwrap_or_default(),
+        )
     };
     CodeName {
         code,

@@ -68,10 +68,11 @@ pub(super) struct Device {
 }
 
 /// The beginning or the end of a range that the program named.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Annotation {
     pub(super) begins: bool,
-    pub(super) name: String,
+    /// A text of the pickle: a million annotations may have one name of many MiB.
+    pub(super) name: Option<Value>,
     pub(super) time_ns: u64,
 }
 
@@ -310,7 +311,7 @@ impl Reader<'_> {
             };
             snapshot.annotations.push(Annotation {
                 begins,
-                name: self.text(*one, "name").unwrap_or_default().to_owned(),
+                name: self.pickle.get(*one, "name"),
                 time_ns,
             });
         }

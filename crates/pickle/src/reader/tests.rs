@@ -102,6 +102,17 @@ fn memory_has_a_limit() {
     .is_told();
 }
 
+/// A list of many values takes room on the stack and in the list at the same time; one that grows by and by does not.
+#[test]
+fn the_stack_counts_as_high_as_it_was() {
+    let at_once = [&b"\x80\x04]("[..], &[b'N'; 300], b"e."].concat();
+    let by_and_by = [&b"\x80\x04]"[..], &b"Na".repeat(300), b"."].concat();
+    let limit = 450 * VALUE + NODE;
+    let refused = Pickle::read_within(&at_once[..], limit).unwrap_err();
+    assert!(matches!(refused, PickleError::TooLarge { .. }), "{refused}");
+    assert!(Pickle::read_within(&by_and_by[..], limit).is_ok());
+}
+
 #[test]
 fn every_beginning_of_a_pickle_ends_early() {
     let whole = sample();

@@ -2,6 +2,7 @@
 
 use super::kept::{SnapshotFile, State};
 use memscope_diff::{Block, Compared, MatchedBy, Side};
+use std::sync::Arc;
 
 /// Compares two snapshots, and returns how their blocks were matched: one by one if both files say that they are of
 /// one process, or if `same_process` (the user) says so; else by number.
@@ -9,7 +10,7 @@ pub(crate) fn compare<'a>(
     before: &'a SnapshotFile,
     after: &'a SnapshotFile,
     same_process: bool,
-) -> (MatchedBy, Compared<&'a [String]>) {
+) -> (MatchedBy, Compared<&'a [Arc<str>]>) {
     let said = before.image.is_some() && before.image == after.image;
     let matched_by = match said || same_process {
         true => MatchedBy::Block,
@@ -21,7 +22,7 @@ pub(crate) fn compare<'a>(
 
 /// A snapshot as one side of the comparison. A block's stack is its frames, innermost first; it is empty where the
 /// file has none.
-fn side(file: &SnapshotFile) -> Side<&[String]> {
+fn side(file: &SnapshotFile) -> Side<&[Arc<str>]> {
     let mut side = Side::new(file.as_of_ns);
     for segment in &file.segments {
         side.segment(segment.device, segment.size);

@@ -3,6 +3,7 @@
 use memscope_proto::v1;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +67,13 @@ pub(crate) struct SnapshotFile {
     pub(crate) coverage: Vec<v1::CoverageNote>,
 }
 
-/// The frames of a stack as text, such as `name (file:line)`, innermost first.
-pub(crate) type Stack = std::sync::Arc<[String]>;
+/// The frames of a stack as text, such as `name (file:line)`, innermost first. Stacks share the texts of their frames.
+pub(crate) type Stack = Arc<[Arc<str>]>;
 
 /// Largest number of frames that are read of a stack.
 const MOST_FRAMES: usize = 1024;
+/// Bytes of the longest name of a function or a file that is shown whole.
+const LONGEST: usize = 4096;
 
 /// Collects the stacks of a file, each once.
 #[derive(Default)]
@@ -79,10 +82,12 @@ pub(super) struct Stacks {
     pub(super) by_frames: HashMap<Stack, u32>,
     /// Stack of each list of frames that was read already, by the list's number: many blocks may refer to one list.
     pub(super) by_list: HashMap<u32, Option<u32>>,
+    /// Text of each frame that was read already, by the number of its dictionary: many lists may refer to one frame.
+    pub(super) by_frame: HashMap<u32, Arc<str>>,
 }
 
 impl Stacks {
-    pub(super) fn add(&mut self, frames: impl Iterator<Item = String>) -> Option<u32> {
+    pub(super) fn add(&mut self, frames: impl Iterator<Item = Arc<str>>) -> Option<u32> {
         let frames: Stack = frames.take(MOST_FRAMES).collect();
         if frames.is_empty() {
             return None;
@@ -97,10 +102,12 @@ impl Stacks {
     }
 }
 
-pub(super) fn line_of(name: &str, file: &str, line: Option<u64>) -> String {
+pub(super) fn line_of(name: &str, file: &str, line: Option<u64>) -> Arc<str> {
+    let cut = |text: &str| text[..text.floor_char_boundary(LONGEST)].to_owned();
+    let (name, file) = (cut(name), cut(file));
     match line {
-        Some(line) if line > 0 => format!("{name} ({file}:{line})"),
-        _ => format!("{name} ({file})"),
+        Some(line) if line > 0 => format!("{name} ({file}:{line})").into(),
+        _ => format!("{name} ({file})").into(),
     }
 }
 

@@ -282,3 +282,51 @@ proptest! {
         }
     }
 }
+
+/// A hostile file: a block whose stack is a thousand times the same frame, whose name has 16 MiB. It would take 16 GiB if each line had its
+/// own text, and the same again for each block with another stack.
+#[test]
+fn frames_share_a_text_that_is_cut() {
+    let text = |text: &str| {
+        let len = (text.len() as u32).to_le_bytes();
+        [&b"X"[..], &len, text.as_bytes()].concat()
+    };
+    let mut bytes = b"\x80\x02](}(".to_vec();
+    for (key, value) in [("address", 4096u32), ("total_size", 1024)] {
+        bytes.extend(text(key));
+        bytes.push(b'J');
+        bytes.extend(value.to_le_bytes());
+    }
+    bytes.extend(text("blocks"));
+    bytes.extend(b"](");
+    for block in 0..2 {
+        bytes.extend(b"}(");
+        bytes.extend(text("size"));
+        bytes.extend(b"M\x00\x02");
+        bytes.extend(text("state"));
+        bytes.extend(text("active_allocated"));
+        bytes.extend(text("frames"));
+        bytes.extend(b"](");
+        if block == 0 {
+            bytes.extend(b"}q\x00(");
+            bytes.extend(text("name"));
+            bytes.extend(text(&"é".repeat(8 << 20)));
+            bytes.push(b'u');
+        }
+        bytes.extend(b"h\x00".repeat(1000 + block));
+        bytes.extend(b"eu");
+    }
+    bytes.extend(b"eue.");
+    let kept = read(&bytes).unwrap();
+    // Both blocks have the frame 1001 times: it is one stack.
+    let [first] = &kept.stacks[..] else {
+        panic!("{} stacks", kept.stacks.len());
+    };
+    assert_eq!(first.len(), 1001);
+    assert_eq!(first[0].len(), 4096 + " ()".len());
+    assert!(
+        first
+            .iter()
+            .all(|line| std::sync::Arc::ptr_eq(line, &first[0]))
+    );
+}

@@ -8,6 +8,7 @@ use memscope_pickle::{Once, Pickle, Value};
 use memscope_proto::v1;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Largest number of coverage notes that are read from a file, and limit for the bytes of one note's texts.
 const MOST_NOTES: usize = 1000;
@@ -93,11 +94,24 @@ fn stack_of(stacks: &mut Stacks, pickle: &Pickle, frames: Option<Value>) -> Opti
         let text = pickle.get(frame, key).and_then(|text| pickle.text(text));
         text.unwrap_or_default()
     };
-    let lines = pickle.list(frames).unwrap_or(&[]).iter().map(|frame| {
-        let line = pickle.get(*frame, "line").and_then(Value::unsigned);
-        line_of(text(*frame, "name"), text(*frame, "filename"), line)
-    });
+    let line_of = |frame| {
+        let line = pickle.get(frame, "line").and_then(Value::unsigned);
+        line_of(text(frame, "name"), text(frame, "filename"), line)
+    };
+    let mut known = std::mem::take(&mut stacks.by_frame);
+    let lines = pickle
+        .list(frames)
+        .unwrap_or(&[])
+        .iter()
+        .map(|frame| match frame {
+            Value::Node(number) => {
+                let known = known.entry(*number).or_insert_with(|| line_of(*frame));
+                Arc::clone(known)
+            }
+            _ => line_of(*frame),
+        });
     let place = stacks.add(lines);
+    stacks.by_frame = known;
     stacks.by_list.insert(list, place);
     place
 }

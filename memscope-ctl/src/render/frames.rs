@@ -223,8 +223,11 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
 }
 
 /// A stack from a file, its frames as `name (file:line)`, formatted as `stacks` does, in at most `most` lines.
-pub(crate) fn folded(frames: &[String], most: usize) -> Vec<String> {
-    let frames: Vec<Frame<'_>> = frames.iter().map(|text| Frame::parse(text)).collect();
+pub(crate) fn folded(frames: &[impl AsRef<str>], most: usize) -> Vec<String> {
+    let frames: Vec<Frame<'_>> = frames
+        .iter()
+        .map(|text| Frame::parse(text.as_ref()))
+        .collect();
     lines_of(&frames, most)
 }
 

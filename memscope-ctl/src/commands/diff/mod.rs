@@ -105,7 +105,7 @@ struct FilesDiff<'a> {
     matched_by: MatchedBy,
     devices: &'a [v1::DeviceDiff],
     groups: &'a [v1::GroupDiff],
-    stacks: &'a [StackDiff<&'a [String]>],
+    stacks: &'a [StackDiff<&'a [std::sync::Arc<str>]>],
     coverage: &'a [v1::CoverageNote],
 }
 

@@ -7,6 +7,7 @@ use crate::render::{Known, coverage};
 use crate::units::{bytes, grouped, moment, plain};
 use memscope_diff::{Compared, MatchedBy, StackDiff};
 use memscope_proto::v1;
+use std::sync::Arc;
 
 /// Largest number of lines that are shown of a stack, the same as the default of `stacks`.
 const FRAMES: usize = 8;
@@ -29,7 +30,7 @@ pub(super) fn moments(answer: &v1::DiffResponse, limit: usize) -> String {
 pub(super) fn files(
     before: &SnapshotFile,
     after: &SnapshotFile,
-    (matched_by, compared): (MatchedBy, &Compared<&[String]>),
+    (matched_by, compared): (MatchedBy, &Compared<&[Arc<str>]>),
     notes: &[v1::CoverageNote],
     limit: usize,
     by_stack: bool,
@@ -136,9 +137,9 @@ fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
 }
 
 /// The stacks of which blocks came or went.
-fn stacks(stacks: &[StackDiff<&[String]>], limit: usize) -> String {
+fn stacks(stacks: &[StackDiff<&[Arc<str>]>], limit: usize) -> String {
     let mut text = String::new();
-    let changed = |stack: &&StackDiff<&[String]>| stack.came.count + stack.went.count > 0;
+    let changed = |stack: &&StackDiff<&[Arc<str>]>| stack.came.count + stack.went.count > 0;
     for stack in stacks.iter().filter(changed).take(limit) {
         text.push_str(&format!(
             "\nDevice {}  {}  came {} in {}, went {} in {}, stayed {} in {}\n",

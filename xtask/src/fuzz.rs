@@ -143,6 +143,10 @@ fn build() -> Result<PathBuf> {
 fn search(program: &Path, kept: &Path, name: &str, options: &Options) -> Result<Came> {
     let work = process::target().join("fuzz/work").join(name);
     let (reached, seeds, found) = (work.join("reached"), work.join("seeds"), work.join("found"));
+    if found.exists() {
+        // What an earlier run found may be mended by now.
+        fs::remove_dir_all(&found).with_context(|| format!("cannot clear {}", found.display()))?;
+    }
     for folder in [&reached, &seeds, &found] {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }

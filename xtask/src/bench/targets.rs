@@ -110,12 +110,15 @@ pub fn markdown(page: &Page) -> String {
             _ => ("not measured".to_owned(), "–"),
         };
         let of = match target.column {
-            MILLION => " (a million live blocks)",
-            _ => "",
+            MILLION => " (a million live blocks)".to_owned(),
+            "value" => String::new(),
+            unit => format!(", {unit}"),
         };
-        let most = short(target.most);
-        let most = most.trim_end_matches('0').trim_end_matches('.');
-        let _ = writeln!(text, "| {}{of} | {most} | {measured} | {met} |", target.row);
+        let _ = writeln!(
+            text,
+            "| {}{of} | {} | {measured} | {met} |",
+            target.row, target.most
+        );
     }
     text
 }

@@ -28,8 +28,8 @@ fn given_back(bytes: usize) {
     HELD.fetch_sub(bytes as i64, Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator with the same arguments, or fails as an allocator may; counting
-// allocates nothing.
+// SAFETY: every call goes to the system's allocator with the same arguments, or fails as an allocator may. To count the
+// bytes, nothing is allocated.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !taken(layout.size()) {

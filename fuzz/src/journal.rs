@@ -4,8 +4,8 @@
 
 use crate::pieces::{Pieces, put};
 use crate::{Target, ask, made};
-use memscope_ledger::event::{CoverageNote, ProcessHandle};
-use memscope_log::records::{DaemonRecord, Decoder, Outcome, RecordReader, Stamp};
+use memscope_ledger::event::CoverageNote;
+use memscope_log::records::{DaemonRecord, Decoder, Outcome, RecordReader};
 use memscope_log::{ClockPair, Config, Folded, Journal, Piece, Recording};
 use std::cell::RefCell;
 use std::fs;
@@ -229,14 +229,7 @@ fn filling(number: u64) -> Vec<u8> {
         code: "filling".to_owned(),
         text,
     };
-    DaemonRecord::Coverage(note)
-        .encode(Stamp {
-            process: ProcessHandle(1),
-            tid: 0,
-            time_ns: 1,
-            lost_before: 0,
-        })
-        .unwrap()
+    made::of_daemon(DaemonRecord::Coverage(note))
 }
 
 /// Journals of which the second segment is taken, which begins with a checkpoint.

@@ -11,20 +11,20 @@ pub(crate) const VERSION: u8 = 3;
 /// Most records of one recording: seeds are small, so that much can be tried with them.
 const RECORDS: usize = 40;
 
-/// A record of the daemon's own, which the others need to be understood.
-fn attached() -> Vec<u8> {
-    DaemonRecord::Attached(Box::default())
-        .encode(Stamp {
-            process: ProcessHandle(1),
-            tid: 0,
-            time_ns: 1,
-            lost_before: 0,
-        })
-        .unwrap()
+/// A record of the daemon's own, about the process with the handle 1.
+pub(crate) fn of_daemon(record: DaemonRecord) -> Vec<u8> {
+    let stamp = Stamp {
+        process: ProcessHandle(1),
+        tid: 0,
+        time_ns: 1,
+        lost_before: 0,
+    };
+    record.encode(stamp).unwrap()
 }
 
 fn encoded(events: Vec<Event>) -> Vec<u8> {
-    let mut records = attached();
+    // The others cannot be understood without it.
+    let mut records = of_daemon(DaemonRecord::Attached(Box::default()));
     let mut add = |event: &Event| {
         if let Ok(Some(record)) = encode(event, 1) {
             records.extend_from_slice(&record);

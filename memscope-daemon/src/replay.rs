@@ -22,7 +22,7 @@ const CLOCK_STEP_NS: u64 = 60_000_000_000;
 /// Number of records between two checks whether names are still missing.
 const RECORDS_PER_LOOK: u32 = 1000;
 /// Number of records whose blocks are looked up together.
-const EXPECTED: usize = 32;
+const PREFETCHED: usize = 32;
 /// Number of pieces of a journal between two checks whether its fold is still wanted.
 const PIECES_PER_LOOK: u64 = 1000;
 /// How far the time of one of the daemon's own records may lie after the times of records that follow it, in
@@ -569,9 +569,9 @@ fn fold_from(
     let mut pieces = 0u64;
     let mut is_at_end = false;
     while !is_at_end {
-        if pieces.is_multiple_of(EXPECTED as u64) {
-            let blocks = records.upcoming().take(EXPECTED);
-            fold.ledger.expect(blocks.filter_map(|(header, record)| {
+        if pieces.is_multiple_of(PREFETCHED as u64) {
+            let blocks = records.upcoming().take(PREFETCHED);
+            fold.ledger.prefetch(blocks.filter_map(|(header, record)| {
                 let addr = block_address(&header, record)?;
                 Some((ProcessHandle(header.process), addr))
             }));

@@ -36,8 +36,8 @@ pub enum RingError {
     },
 }
 
-/// Bytes of the data that are mapped at a time; more only for a longer record. Moving the window costs some ten microseconds, and the
-/// records in a window a hundred times that.
+/// Bytes of the data that are mapped at a time; more only for a longer record. It holds some ten thousand records, so that it is seldom
+/// moved.
 const WINDOW: u64 = 1 << 20;
 
 struct Mapping {

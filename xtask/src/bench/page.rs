@@ -17,7 +17,7 @@ const NOISY: f64 = 1.25;
 /// What was measured, each part when it was measured last.
 #[derive(Serialize, Deserialize)]
 pub struct Page {
-    /// The parts.
+    /// The parts, in the order of the page.
     pub sections: Vec<Section>,
 }
 

@@ -71,8 +71,8 @@ pub(crate) struct Process {
 
 impl Process {
     /// An event about the block at this address comes soon.
-    pub(crate) fn expect(&self, addr: u64) {
-        self.pool.blocks.expect(addr);
+    pub(crate) fn prefetch(&self, addr: u64) {
+        self.pool.blocks.prefetch(addr);
     }
 
     /// The state of a process that is attached by this event.

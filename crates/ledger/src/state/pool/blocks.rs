@@ -87,7 +87,7 @@ impl Blocks {
     }
 
     /// Brings the block at this address into the processor's cache, if there are so many blocks that they do not stay there by themselves.
-    pub(crate) fn expect(&self, addr: u64) {
+    pub(crate) fn prefetch(&self, addr: u64) {
         if self.len() > CACHED {
             std::hint::black_box(self.get(&addr).map(|block| block.pending));
         }

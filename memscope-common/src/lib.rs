@@ -16,10 +16,10 @@ pub use cookie::{
     AscendExtra, Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, TorchAbi,
 };
 pub use map::{
-    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAPS_VERSION,
-    MAX_NESTING, NOWHERE, ON_TRIAL, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT,
-    RING_SHARE, RING_UNLIMITED, SLOTS, STACK_TIMED, WATCH_ALL, name, process_of_thread, ring_bytes,
-    thread_key,
+    CALIBRATE, DropReason, FOLLOW_FORKS, FREES_AT_ONCE, GlobalConfig, InflightCall, InflightThread,
+    MAPS_VERSION, MAX_NESTING, NOWHERE, ON_TRIAL, PLACE_STACK, PROCESS_LIVE, ProcessEntry,
+    RING_BYTES_DEFAULT, RING_SHARE, RING_UNLIMITED, SLOTS, STACK_TIMED, WATCH_ALL, name,
+    process_of_thread, ring_bytes, thread_key,
 };
 pub use native::*;
 pub use operator::*;
@@ -32,7 +32,7 @@ pub use record::{
     KIND_WORKSPACE, KernelRecord, LaunchRecord, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT,
     MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OomRecord, PROCESS_EXEC, PROCESS_EXIT,
     PROCESS_FORK, ProcessRecord, RECORD_VERSION, Record, RecordHeader, ReportRecord,
-    TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL,
-    TraceRecord, UNKNOWN_U64,
+    TRACE_COMPLETES, TRACE_ENDS_WAIT, TRACE_EXPECTED, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
+    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 pub use region::*;

@@ -37,7 +37,7 @@ pub mod name {
 
 /// Version of what lies in the maps. It changes whenever the meaning of an entry changes, or its layout at the same size: a daemon takes
 /// over maps that another one has pinned only if both have the same version and the same shapes.
-pub const MAPS_VERSION: u32 = 3;
+pub const MAPS_VERSION: u32 = 4;
 
 /// Default size of the ring buffer in bytes. With 120 bytes per record it holds about 140,000 records.
 pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
@@ -50,6 +50,8 @@ pub const CALIBRATE: u32 = 2;
 pub const FOLLOW_FORKS: u32 = 4;
 /// `ProcessEntry::flags`: the offsets of the allocator's totals are a guess that is not proven yet.
 pub const ON_TRIAL: u32 = 8;
+/// `ProcessEntry::flags`: a free that completes at once is told by one record ([`crate::TRACE_COMPLETES`]).
+pub const FREES_AT_ONCE: u32 = 16;
 /// `GlobalConfig::flags`: send a record when any process executes an image or forks.
 pub const WATCH_ALL: u32 = 1;
 
@@ -68,11 +70,11 @@ pub const SLOTS: u32 = 4096;
 pub struct ProcessEntry {
     /// The daemon's handle of the process.
     pub handle: u32,
-    /// Bits: [`PROCESS_LIVE`], [`CALIBRATE`], [`FOLLOW_FORKS`], [`ON_TRIAL`].
+    /// Bits: [`PROCESS_LIVE`], [`CALIBRATE`], [`FOLLOW_FORKS`], [`ON_TRIAL`], [`FREES_AT_ONCE`].
     pub flags: u32,
-    /// Number of records that the programs have tried to send so far.
+    /// Number of events that the programs have tried to tell so far: one for a record, two with [`crate::TRACE_COMPLETES`].
     pub sequence: u64,
-    /// Number of records that could not be sent.
+    /// Number of events of records that could not be sent.
     pub lost: u64,
     /// Device of a thread that was not seen to choose one: 0 where that is certain (the process has only one device, or
     /// has been traced since before it loaded the runtime); else [`crate::DEVICE_UNKNOWN`].

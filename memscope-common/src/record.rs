@@ -201,6 +201,16 @@ pub const TRACE_NO_DEVICE: u8 = 8;
 /// `header.flags` of a trace record: the totals were read from a place that is not proven yet. They serve only to prove
 /// the place, and must not be used as totals.
 pub const TRACE_ON_TRIAL: u8 = 16;
+/// `header.flags` of a trace record for `free_requested`: the free completes at once, and no record of its own tells so.
+/// The record takes two numbers. Only records in the ring have this flag: the daemon makes two records of one.
+pub const TRACE_COMPLETES: u8 = 32;
+/// `header.flags` of a trace record. For `free_requested`: the programs expect that the free completes at once, which
+/// the next record of the thread proves. For `free_completed`: the record comes from the call in `free_block`, and an earlier
+/// one may have told the same.
+pub const TRACE_EXPECTED: u8 = 64;
+/// `header.flags` of a trace record for `free_completed`: it comes from a call of `free_block` that ends a free which
+/// waited for streams.
+pub const TRACE_ENDS_WAIT: u8 = 128;
 
 record! {
     /// A call of PyTorch's `DeviceCachingAllocator::record_trace`.

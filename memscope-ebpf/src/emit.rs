@@ -27,7 +27,7 @@ static DROPS: Array<u64> = Array::with_max_entries(16, 0);
 #[map]
 pub static CONFIG: Array<GlobalConfig> = Array::with_max_entries(1, 0);
 
-/// The fill of the ring is checked once for every 32 records of a process.
+/// The fill of the ring is checked once for every 32 events of a process.
 const WAKE_CHECK_MASK: u64 = 31;
 
 #[inline(always)]
@@ -107,7 +107,29 @@ pub fn emit<T: 'static>(
     stack: u64,
     fill: impl FnOnce(*mut T),
 ) {
-    send(process, tid, kind, flags, stack, false, fill);
+    send(process, tid, kind, flags, stack, 1, false, fill);
+}
+
+/// The same as [`emit`] for a record that tells so many events, or none that was not told before.
+#[inline(always)]
+pub fn emit_events<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    flags: u8,
+    stack: u64,
+    events: u64,
+    fill: impl FnOnce(*mut T),
+) {
+    send(process, tid, kind, flags, stack, events, false, fill);
+}
+
+/// Counts an event as lost that could not be told, for the process and by its cause.
+#[inline(always)]
+pub fn untold(process: *mut ProcessEntry, reason: DropReason) {
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    add(unsafe { &raw mut (*process).sequence }, 1);
+    lose(process, reason, 1);
 }
 
 /// The same as [`emit`]. Returns whether the ring had room.
@@ -118,7 +140,7 @@ pub fn emit_sent<T: 'static>(
     kind: u16,
     fill: impl FnOnce(*mut T),
 ) -> bool {
-    send(process, tid, kind, 0, STACK_NONE, false, fill)
+    send(process, tid, kind, 0, STACK_NONE, 1, false, fill)
 }
 
 /// The same as [`emit`], but wakes the daemon at once. For records to which the daemon must react. Returns whether the
@@ -130,7 +152,7 @@ pub fn emit_urgent<T: 'static>(
     kind: u16,
     fill: impl FnOnce(*mut T),
 ) -> bool {
-    send(process, tid, kind, 0, STACK_NONE, true, fill)
+    send(process, tid, kind, 0, STACK_NONE, 1, true, fill)
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -141,16 +163,17 @@ fn send<T: 'static>(
     kind: u16,
     flags: u8,
     stack: u64,
+    events: u64,
     urgent: bool,
     fill: impl FnOnce(*mut T),
 ) -> bool {
     // SAFETY: this points into a map value, which stays valid while the program runs.
-    let sequence = add(unsafe { &raw mut (*process).sequence }, 1) + 1;
+    let before = add(unsafe { &raw mut (*process).sequence }, events);
     if !has_share(process) {
-        return lose(process, DropReason::RingShare);
+        return lose(process, DropReason::RingShare, events);
     }
     let Some(mut slot) = RING.reserve::<T>(0) else {
-        return lose(process, DropReason::RingFull);
+        return lose(process, DropReason::RingFull, events);
     };
     took_ring(process, size_of::<T>() as u64);
     let record = slot.as_mut_ptr();
@@ -165,7 +188,8 @@ fn send<T: 'static>(
             process: (*process).handle,
             tid,
             time_ns: bpf_ktime_get_boot_ns(),
-            sequence,
+            // A record that tells nothing new has no number.
+            sequence: if events == 0 { 0 } else { before + 1 },
             lost_before: core::ptr::read_volatile(&raw const (*process).lost),
             stack,
         };
@@ -174,17 +198,17 @@ fn send<T: 'static>(
     slot.submit(if urgent {
         BPF_RB_FORCE_WAKEUP as u64
     } else {
-        wake_flags(process, sequence)
+        wake_flags(process, before, events)
     });
     true
 }
 
-/// Counts a record that is not sent, for the process and by its cause. The result is always `false`.
+/// Counts the events of a record that is not sent, for the process and by its cause. The result is always `false`.
 #[inline(always)]
-fn lose(process: *mut ProcessEntry, reason: DropReason) -> bool {
-    count_drop(reason);
+fn lose(process: *mut ProcessEntry, reason: DropReason, events: u64) -> bool {
+    count_drops(reason, events);
     // SAFETY: this points into a map value, which stays valid while the program runs.
-    add(unsafe { &raw mut (*process).lost }, 1);
+    add(unsafe { &raw mut (*process).lost }, events);
     false
 }
 
@@ -292,12 +316,12 @@ pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) 
 /// sleeps. The daemon asks to be woken before it looks at the ring for the last time. The record is in the ring before this is
 /// read, and the atomic addition of [`took_ring`] between the two keeps that order, so one of both sees the other.
 #[inline(always)]
-fn wake_flags(process: *mut ProcessEntry, sequence: u64) -> u64 {
+fn wake_flags(process: *mut ProcessEntry, before: u64, events: u64) -> u64 {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { read_volatile(&raw const (*process).wake) } != 0 {
         return BPF_RB_FORCE_WAKEUP as u64;
     }
-    if sequence & WAKE_CHECK_MASK != 0 {
+    if (before & WAKE_CHECK_MASK) + events <= WAKE_CHECK_MASK {
         return BPF_RB_NO_WAKEUP as u64;
     }
     let threshold = match CONFIG.get(0) {

@@ -122,6 +122,19 @@ pub fn at_return(ctx: &ProbeContext) -> Place {
     }
 }
 
+/// For a probe on a call: the thread is about to call a function, to which nothing of its stack belongs yet.
+#[inline(always)]
+pub fn at_call(ctx: &ProbeContext) -> Place {
+    let (_, sp, bp) = read::place_in_code(ctx);
+    Place {
+        ip: read::behind_call(ctx),
+        sp,
+        bp,
+        link: 0,
+        entry: false,
+    }
+}
+
 impl Place {
     /// Whether the first frame is the function that is just entered.
     #[inline(always)]

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};
 
+use crate::calls::{self, NoCalls, TraceCalls};
 use crate::elf::{Elf, ElfError, ReadAt, SymbolTable, Whole};
 use crate::place::{self, Code, Emulation, Machine, PlaceError, Placement, Wants};
 use crate::stripped::{self, NotFound};
@@ -77,6 +78,8 @@ pub(crate) struct FileSite {
     /// The function's offset in the file.
     pub offset: u64,
     pub placement: Placement,
+    /// For PyTorch's `record_trace`: where it is called, or why that cannot be used.
+    pub calls: Option<Result<TraceCalls, NoCalls>>,
 }
 
 /// A function that is in the file but gets no probe.
@@ -406,7 +409,12 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
                 let row = chosen.row;
                 let symbol = chosen.symbol.clone();
                 match site(elf, emulation, address, chosen, aliases, &entries)? {
-                    Ok(site) => found.sites.push(site),
+                    Ok(mut site) => {
+                        if row.purpose == Purpose::Trace && !candidates.torch_npu {
+                            site.calls = Some(calls::find(elf, &tables, address)?);
+                        }
+                        found.sites.push(site);
+                    }
                     Err(why) => found.refused.push(Refusal { row, symbol, why }),
                 }
             }
@@ -508,6 +516,7 @@ fn site<R: ReadAt + ?Sized>(
         address,
         offset,
         placement,
+        calls: None,
     }))
 }
 

@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod backend;
+mod calls;
 pub mod containers;
 pub mod elf;
 mod error;
@@ -27,6 +28,7 @@ pub mod resolve;
 pub mod settings;
 pub mod stripped;
 
+pub use calls::{NoCalls, TraceCalls};
 pub use error::SiteError;
 pub use file_sites::Why;
 pub use identity::FileIdentity;

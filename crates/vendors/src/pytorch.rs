@@ -14,6 +14,13 @@ const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
 const TRACE: &str =
     "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator12record_traceE";
 
+/// Beginning of the symbol of `DeviceCachingAllocator::free`, which requests a free.
+pub const FREE: &str = "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator4freeE";
+
+/// Beginning of the symbol of `DeviceCachingAllocator::free_block`, by which a free completes.
+pub const FREE_BLOCK: &str =
+    "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator10free_blockE";
+
 /// Symbol of `c10::cuda::CUDACachingAllocator::allocator`, the pointer to the allocator in use.
 pub const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 

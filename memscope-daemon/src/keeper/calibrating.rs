@@ -23,6 +23,7 @@ impl Keeper {
             return;
         };
         watched.slot.set_on_trial(true);
+        watched.slot.set_frees_at_once(false);
         watched.slot.set_layout(known.as_ref());
         // Without access to the memory, a layout that is known already can still be proven.
         let memory = Hurried::open(watched.pid).ok();
@@ -45,6 +46,7 @@ impl Keeper {
                 let action = match trace.action {
                     TraceAction::Alloc => 0,
                     TraceAction::FreeRequested => 1,
+                    TraceAction::FreeCompleted => 2,
                     _ => return,
                 };
                 // Records that were sent before or after the registers were wanted have none.
@@ -65,6 +67,8 @@ impl Keeper {
                     candidates: &candidates,
                     block_size: trace.block_size,
                     totals: memscope_log::records::totals_on_trial(record),
+                    completes: memscope_log::records::is_expected_to_complete(record),
+                    lost: event.lost_before,
                 });
                 return;
             }

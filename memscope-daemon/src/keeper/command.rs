@@ -115,6 +115,11 @@ pub enum Command {
         /// Layout that was proven for the same file before.
         known: Option<Layout>,
     },
+    /// The call of `record_trace` in `free_block` has no probe any more: completed frees are told by others.
+    FreesSettled {
+        /// Handle of the process.
+        process: ProcessHandle,
+    },
     /// Read what is left of a process's records, and drop its slot.
     Unwatch {
         /// Handle of the process.

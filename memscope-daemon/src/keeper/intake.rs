@@ -19,6 +19,8 @@ use crate::ingest::ring::{Drained, Ring};
 const LARGEST_RECORD: u64 = 1 << 16;
 /// A piece is at most this part of the ring: one in so many bytes.
 const PIECES: u64 = 8;
+/// A record becomes at most this many records of its length ([`super::frees`]).
+const BECOMES: u64 = 2;
 
 impl Keeper {
     /// Reads the records that are in the ring now, at most `limit` bytes.
@@ -60,9 +62,11 @@ impl Keeper {
         // The last record of a piece may lie beyond the limit.
         let piece = most
             .saturating_sub(LARGEST_RECORD)
+            .checked_div(BECOMES)
+            .unwrap_or_default()
             .min(ring.capacity() / PIECES);
         let mut copies = Vec::new();
-        let shares = &mut self.shares_read;
+        let (shares, frees) = (&mut self.shares_read, &mut self.frees);
         // The next record is usually of the same process, so its share is looked up only when the process changes.
         let (mut of, mut run) = (0, 0);
         let drained = ring.drain(position, limit.min(piece.max(1)), |record| {
@@ -78,7 +82,7 @@ impl Keeper {
             if is_kind(record, KIND_STACK_COPY) {
                 copies.push(record.to_vec());
             } else {
-                batch.extend_from_slice(record);
+                frees.take(process, record, &mut batch);
             }
         });
         if run > 0 {

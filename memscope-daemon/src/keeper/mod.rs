@@ -6,6 +6,7 @@
 mod calibrating;
 mod command;
 mod findings;
+mod frees;
 mod handle;
 mod intake;
 mod memory;

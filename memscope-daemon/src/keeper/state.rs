@@ -12,6 +12,7 @@ use memscope_log::records::Decoder;
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
+use super::frees::Frees;
 use super::rest::Rest;
 use super::shedding::Shedding;
 use super::taking::Taking;
@@ -58,6 +59,7 @@ pub struct Keeper {
     pub(super) watched: HashMap<ProcessHandle, Watched>,
     /// Bytes of the ring that each process's records took in the piece that is being read. It is empty between pieces.
     pub(super) shares_read: HashMap<ProcessHandle, u64>,
+    pub(super) frees: Frees,
     pub(super) calibrating: HashMap<ProcessHandle, Calibrating>,
     pub(super) rest: Rest,
     pub(super) naming: Naming,

@@ -14,6 +14,7 @@ use memscope_log::{Journal, State};
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
+use super::frees::Frees;
 use super::handle::{KeeperHandle, QUEUE};
 use super::rest::{Rest, TICK};
 use super::shedding::Shedding;
@@ -105,6 +106,7 @@ impl Keeper {
             due: Vec::new(),
             watched: HashMap::new(),
             shares_read: HashMap::new(),
+            frees: Frees::default(),
             calibrating: HashMap::new(),
             rest: Rest::default(),
             naming: Naming::default(),
@@ -329,11 +331,18 @@ impl Keeper {
             Command::NoRule => *self.skipped.entry("unwind_rules_full").or_default() += 1,
             Command::Moved { process, ranges } => self.moved(process, &ranges),
             Command::Calibrate { process, known } => self.calibrate(process, known),
+            Command::FreesSettled { process } => {
+                self.read_everything();
+                let mut untold = Vec::new();
+                self.frees.settle(process.0, clock::boot_ns(), &mut untold);
+                self.take(&untold);
+            }
             Command::Unwatch { process, done } => {
                 self.read_everything();
                 self.tell_losses();
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
+                self.frees.forget(process.0);
                 self.native.forget(process);
                 self.findings.forget(process);
                 // It is no error if nobody waits any more.

@@ -31,6 +31,9 @@ pub struct Layout {
     pub alloc_place: u8,
     /// Place that holds the block on `free_requested`.
     pub free_place: u8,
+    /// Whether the block tells if its free completes at once.
+    #[serde(default)]
+    pub frees_at_once: bool,
 }
 
 /// What the owner of the probes has to do next.
@@ -67,6 +70,10 @@ pub struct TraceSeen<'a> {
     pub block_size: Option<u64>,
     /// Allocated and reserved bytes, if the probe read them. On `alloc` the block is not counted in them yet.
     pub totals: Option<(u64, u64)>,
+    /// Whether the probe expects that the free which this call requests completes at once.
+    pub completes: bool,
+    /// Number of events of the process that had been lost by then.
+    pub lost: u64,
 }
 
 /// One call of the reporting function.
@@ -86,6 +93,7 @@ pub struct ReportSeen {
 
 const ALLOC: i32 = 0;
 const FREE_REQUESTED: i32 = 1;
+const FREE_COMPLETED: i32 = 2;
 /// Length in bytes of the part of a block in which its address field is searched.
 const BLOCK_SPAN: usize = 192;
 /// Number of bits of an address in user space. On aarch64 the addresses that the kernel chooses lie in the upper
@@ -102,6 +110,10 @@ const VOTES: u32 = 3;
 /// Number of readings in a row that must equal the reports before a layout is believed, for allocations and for frees
 /// each.
 const PROOFS: u32 = 8;
+/// Number of frees in a row that must have completed as expected before that is believed.
+const FREES: u32 = 8;
+/// Number of proofs of a layout after which no more frees are waited for.
+const ENOUGH: u32 = 64;
 /// Number of calls without a reading after which a place is rejected: some registers hold the block in some calls
 /// only.
 const UNREAD: u32 = 3;
@@ -148,6 +160,34 @@ impl Votes {
     }
 }
 
+/// What is known of frees that complete at once.
+#[derive(Default)]
+struct AtOnce {
+    /// By thread: the block that is expected to be told as completed by the thread's next record, and the losses by then.
+    expected: HashMap<u32, (u64, u64)>,
+    proofs: u32,
+    refuted: bool,
+}
+
+impl AtOnce {
+    fn see(&mut self, seen: &TraceSeen<'_>) {
+        if let Some((addr, lost)) = self.expected.remove(&seen.tid) {
+            if seen.action == FREE_COMPLETED && seen.addr == addr {
+                self.proofs += 1;
+            } else if seen.lost == lost {
+                self.refuted = true;
+            }
+        }
+        if seen.action == FREE_REQUESTED && seen.completes {
+            self.expected.insert(seen.tid, (seen.addr, seen.lost));
+        }
+    }
+
+    fn is_proven(&self) -> bool {
+        self.proofs >= FREES && !self.refuted
+    }
+}
+
 /// The search in one process.
 pub struct Calibrator {
     alloc_votes: Votes,
@@ -162,6 +202,7 @@ pub struct Calibrator {
     pending: HashMap<u32, Pending>,
     trying: Option<Layout>,
     proofs: (u32, u32),
+    at_once: AtOnce,
     unread: (u32, u32),
     trial_from_ns: u64,
     attempts: u32,
@@ -192,6 +233,7 @@ impl Calibrator {
             pending: HashMap::new(),
             trying: known,
             proofs: (0, 0),
+            at_once: AtOnce::default(),
             unread: (0, 0),
             trial_from_ns: 0,
             attempts: 0,
@@ -204,6 +246,10 @@ impl Calibrator {
 
     /// Takes in a call of `record_trace`.
     pub fn trace(&mut self, seen: &TraceSeen<'_>) {
+        self.at_once.see(seen);
+        if seen.action == FREE_COMPLETED {
+            return;
+        }
         self.calls += 1;
         if seen.action != ALLOC && seen.action != FREE_REQUESTED {
             return;
@@ -305,11 +351,17 @@ impl Calibrator {
         } else {
             self.proofs.1 += 1;
         }
-        if self.proofs.0 >= PROOFS && self.proofs.1 >= PROOFS {
-            CalibrationStep::Proven(layout)
-        } else {
-            CalibrationStep::Wait
+        if self.proofs.0 < PROOFS || self.proofs.1 < PROOFS {
+            return CalibrationStep::Wait;
         }
+        let frees_at_once = self.at_once.is_proven();
+        if !frees_at_once && !self.at_once.refuted && self.proofs.1 < ENOUGH {
+            return CalibrationStep::Wait;
+        }
+        CalibrationStep::Proven(Layout {
+            frees_at_once,
+            ..layout
+        })
     }
 
     /// Sets the time at which the probe began to use the layout on trial.
@@ -429,6 +481,7 @@ impl Calibrator {
             block_ptr_offset: on_alloc,
             alloc_place,
             free_place,
+            frees_at_once: false,
         };
         self.trying = Some(layout);
         self.proofs = (0, 0);

@@ -43,6 +43,12 @@ pub enum Program {
     Oom,
     /// PyTorch's `record_trace`.
     Trace,
+    /// Calls of `record_trace`, except for the one in `free_block`.
+    TraceCall,
+    /// The call of `record_trace` in `free_block`.
+    TraceCompleted,
+    /// Calls of `free_block`, except for the one in `free`.
+    FreeBlock,
     /// The dynamic linker's hook, by which `dlopen` is followed.
     LinkerHook,
     /// CPython's `code_dealloc`.
@@ -68,12 +74,15 @@ pub enum Program {
 }
 
 impl Program {
-    const ALL: [Program; 16] = [
+    const ALL: [Program; 19] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
         Program::Oom,
         Program::Trace,
+        Program::TraceCall,
+        Program::TraceCompleted,
+        Program::FreeBlock,
         Program::LinkerHook,
         Program::CodeDealloc,
         Program::Mark,
@@ -103,6 +112,14 @@ impl Program {
         matches!(self, Program::Report | Program::NpuReport)
     }
 
+    /// Whether the program tells what `record_trace` is called for.
+    pub fn is_trace(self) -> bool {
+        matches!(
+            self,
+            Program::Trace | Program::TraceCall | Program::TraceCompleted | Program::FreeBlock
+        )
+    }
+
     /// Name of the program in the object.
     pub fn name(self) -> &'static str {
         match self {
@@ -111,6 +128,9 @@ impl Program {
             Program::Report => "torch_report",
             Program::Oom => "torch_oom",
             Program::Trace => "torch_trace",
+            Program::TraceCall => "torch_trace_call",
+            Program::TraceCompleted => "torch_trace_completed",
+            Program::FreeBlock => "torch_free_block",
             Program::LinkerHook => "linker_hook",
             Program::CodeDealloc => "python_code_dealloc",
             Program::Mark => "mark",

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use aya::Ebpf;
 use memscope_common::{
-    CALIBRATE, FOLLOW_FORKS, NOWHERE, ON_TRIAL, PROCESS_LIVE, ProcessEntry, name,
+    CALIBRATE, FOLLOW_FORKS, FREES_AT_ONCE, NOWHERE, ON_TRIAL, PROCESS_LIVE, ProcessEntry, name,
 };
 
 use super::ProbeError;
@@ -73,6 +73,11 @@ impl Slot {
     /// Sets whether the place from which the totals are read is on trial, that is, not proven yet.
     pub fn set_on_trial(&self, on_trial: bool) {
         self.set_flag(ON_TRIAL, on_trial);
+    }
+
+    /// Sets whether the probe on the call of `record_trace` in `free` also tells that a free completes at once.
+    pub fn set_frees_at_once(&self, at_once: bool) {
+        self.set_flag(FREES_AT_ONCE, at_once);
     }
 
     fn set_flag(&self, flag: u32, on: bool) {

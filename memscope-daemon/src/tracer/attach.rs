@@ -11,6 +11,7 @@ use memscope_rpc::{AttachOptions, AttachRequest, AttachScope, Caller, Refusal};
 use memscope_site::{Resolved, SiteError, Why};
 use memscope_vendors::Purpose;
 
+use super::traced::AtOnce;
 use super::{TraceState, Traced, Tracer, rules};
 use crate::keeper::Command;
 
@@ -239,6 +240,7 @@ impl Tracer {
                 torch_npu: false,
                 trace_file: None,
                 trace: TraceState::Unused,
+                at_once: AtOnce::Unknown,
                 allocator_address: None,
                 allocator_file: None,
                 device_count_address: None,

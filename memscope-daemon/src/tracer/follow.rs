@@ -10,6 +10,7 @@ use memscope_vendors::VENDORS;
 
 use super::attach::{Asked, Cause};
 use super::nvml::Look;
+use super::traced::AtOnce;
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
 
@@ -59,12 +60,25 @@ impl Tracer {
                         self.layouts.insert(file.clone(), layout);
                     }
                     traced.trace = TraceState::Proven;
+                    if traced.at_once == AtOnce::Unknown {
+                        traced.at_once = match layout.frees_at_once {
+                            true => AtOnce::Told,
+                            false => AtOnce::Not(
+                                "its blocks do not tell whether their frees complete at once"
+                                    .to_owned(),
+                            ),
+                        };
+                    }
+                    // From here on both tell of it, until the other probe is gone.
+                    traced
+                        .slot
+                        .set_frees_at_once(traced.at_once == AtOnce::Told);
                     for library in traced.libraries.values_mut() {
                         library.ways.retain(|way| !memscope_vendors::is_report(way));
                     }
                     tracing::info!(pid, ?layout, "the allocator's layout is proven");
                 }
-                self.remove_reports(Some(pid));
+                self.remove_unneeded(Some(pid));
             }
             KeeperMessage::NotCalibrated { process, reason } => {
                 let Some(pid) = self.pid_of(process) else {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rules::Rule;
 use super::ruling::InForce;
-use super::traced::{Library, TraceState, Traced};
+use super::traced::{AtOnce, Library, TraceState, Traced};
 use crate::probe::calibrate::Layout;
 use crate::probe::links::LinkSite;
 
@@ -76,6 +76,9 @@ pub struct KeptProcess {
     pub trace_file: Option<FileIdentity>,
     /// State of that search.
     pub trace: TraceState,
+    /// Whether frees that complete at once are told without a trap of their own.
+    #[serde(default = "unknown")]
+    pub at_once: AtOnce,
     /// Address of the allocator's pointer in the process.
     pub allocator_address: Option<u64>,
     /// The library that it belongs to.
@@ -108,6 +111,10 @@ pub struct KeptProcess {
     pub links: Vec<LinkSite>,
 }
 
+fn unknown() -> AtOnce {
+    AtOnce::Unknown
+}
+
 impl KeptProcess {
     /// From a traced process.
     pub(super) fn of(traced: &Traced) -> KeptProcess {
@@ -125,6 +132,7 @@ impl KeptProcess {
             torch_npu,
             trace_file,
             trace,
+            at_once,
             allocator_address,
             allocator_file,
             device_count_address,
@@ -160,6 +168,7 @@ impl KeptProcess {
             torch_npu: *torch_npu,
             trace_file: trace_file.clone(),
             trace: trace.clone(),
+            at_once: at_once.clone(),
             allocator_address: *allocator_address,
             allocator_file: allocator_file.clone(),
             device_count_address: *device_count_address,

@@ -10,7 +10,7 @@ use memscope_site::{FileIdentity, ObjectSites, Resolved, Resolver, SiteError};
 use memscope_vendors::{Purpose, Variant};
 
 use super::attach::internal;
-use super::traced::{Library, Traced, ended};
+use super::traced::{AtOnce, Library, Traced, ended};
 use super::{TraceState, Tracer};
 use crate::keeper::Command;
 use crate::panics::guarded;
@@ -182,6 +182,7 @@ impl Tracer {
         has_trace: bool,
     ) -> Result<(), Refusal> {
         let mut points: BTreeMap<Program, Vec<Point>> = BTreeMap::new();
+        let told = (self.traced.get(&pid)).is_some_and(|t| t.at_once == AtOnce::Told);
         let mut new = Vec::new();
         let mut full = None;
         // What is placed without a process that is known is not a user's doing.
@@ -223,10 +224,24 @@ impl Tracer {
                 }
             };
             let cookie = site.cookie(number).0;
-            points.entry(program).or_default().push(Point {
-                offset: site.entry_offset,
-                cookie,
-            });
+            let mut add = |program: Program, offset: u64| {
+                let points = points.entry(program).or_default();
+                points.push(Point { offset, cookie });
+            };
+            match (&site.calls, program) {
+                (Some(Ok(calls)), Program::Trace) => {
+                    for at in &calls.record_trace {
+                        add(Program::TraceCall, *at);
+                    }
+                    for at in &calls.waited {
+                        add(Program::FreeBlock, *at);
+                    }
+                    if !told {
+                        add(Program::TraceCompleted, calls.completed);
+                    }
+                }
+                _ => add(program, site.entry_offset),
+            }
             if let Some(offset) = site.return_offset {
                 let on_return = match program {
                     Program::RegionEntry => Program::RegionReturn,
@@ -241,6 +256,14 @@ impl Tracer {
                 && let Some(traced) = self.traced.get_mut(&pid)
             {
                 traced.trace_file = Some(object.identity.clone());
+                match &site.calls {
+                    Some(Ok(_)) => {}
+                    Some(Err(why)) => traced.at_once = AtOnce::Not(why.to_string()),
+                    None => {
+                        let why = "this allocator's calls are not looked for".to_owned();
+                        traced.at_once = AtOnce::Not(why);
+                    }
+                }
             }
         }
         if !new.is_empty() {
@@ -259,6 +282,10 @@ impl Tracer {
             Program::NpuReport,
             Program::NpuWorkspace,
             Program::Oom,
+            // A completion before the calls by which frees are requested: none may be told by nobody.
+            Program::TraceCompleted,
+            Program::FreeBlock,
+            Program::TraceCall,
             Program::Trace,
             Program::Mark,
             Program::Launch,

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 use memscope_site::FileIdentity;
 
 use super::kept::{FILE, FORMAT, Kept, KeptProcess, write};
+use super::traced::AtOnce;
 use super::{Order, TraceState, Tracer};
+use crate::keeper::Command;
 use crate::probe::calibrate::Layout;
 use crate::probe::links::{Link, detach_all};
+use crate::probe::load::Program;
 
 /// Longest time for which attaches wait for others that are written down with them.
 const TOGETHER: Duration = Duration::from_millis(100);
@@ -57,34 +60,51 @@ impl Tracer {
     pub(super) fn save_sometimes(&mut self) {
         if self.keeping.looked.elapsed() >= SAVE {
             self.save();
-            self.remove_reports(None);
+            self.remove_unneeded(None);
         }
     }
 
-    /// Removes the probes on reports of processes whose trace is proven. That is written down first: a daemon that takes over must not
+    /// Removes the probes of processes whose trace is proven that are not needed any more: those on reports, and the one on
+    /// completed frees where another tells of them. That is written down first: a daemon that takes over must not
     /// rely on probes that are gone. On a disk that takes nothing they stay. `proven`: the process of which that is new.
-    pub(super) fn remove_reports(&mut self, proven: Option<u32>) {
+    pub(super) fn remove_unneeded(&mut self, proven: Option<u32>) {
         let mut removed = Vec::new();
         for traced in self.traced.values_mut() {
             if traced.trace == TraceState::Proven {
-                let is_report = |link: &mut Link| link.program().is_report();
-                let reports: Vec<Link> = traced.links.extract_if(.., is_report).collect();
-                removed.push((traced.pid, reports));
+                let told = traced.at_once == AtOnce::Told;
+                let unneeded = |link: &mut Link| {
+                    let program = link.program();
+                    program.is_report() || told && program == Program::TraceCompleted
+                };
+                let links: Vec<Link> = traced.links.extract_if(.., unneeded).collect();
+                removed.push((traced.pid, links));
             }
         }
-        removed.retain(|(pid, reports)| !reports.is_empty() || proven == Some(*pid));
+        removed.retain(|(pid, links)| !links.is_empty() || proven == Some(*pid));
         if removed.is_empty() {
             return;
         }
         self.save();
-        for (pid, reports) in removed {
+        for (pid, links) in removed {
             if !self.keeping.failed {
-                detach_all(reports);
+                detach_all(links);
+                self.say_settled(pid);
                 self.note(pid, "both_ways", "");
                 self.say_placed(pid);
             } else if let Some(traced) = self.traced.get_mut(&pid) {
-                traced.links.extend(reports);
+                traced.links.extend(links);
             }
+        }
+    }
+
+    /// Tells the keeper, where no completed free is told twice any more.
+    pub(super) fn say_settled(&self, pid: u32) {
+        if let Some(traced) = self.traced.get(&pid)
+            && traced.at_once == AtOnce::Told
+            && !(traced.links.iter()).any(|link| link.program() == Program::TraceCompleted)
+        {
+            let process = traced.handle;
+            let _ = self.keeper.send(Command::FreesSettled { process });
         }
     }
 

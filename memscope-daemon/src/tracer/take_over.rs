@@ -15,6 +15,7 @@ use super::attach::{Cause, open_pidfd};
 use super::calm::TICK;
 use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
 use super::sites::Sites;
+use super::traced::AtOnce;
 use super::{RESCAN, TraceState, Traced, Tracer};
 use crate::ingest::ring::Ring;
 use crate::keeper::Command;
@@ -179,6 +180,7 @@ impl Tracer {
             torch_npu: process.torch_npu,
             trace_file: process.trace_file.clone(),
             trace: process.trace.clone(),
+            at_once: process.at_once.clone(),
             allocator_address: process.allocator_address,
             allocator_file: process.allocator_file.clone(),
             device_count_address: process.device_count_address,
@@ -251,12 +253,14 @@ impl Tracer {
         slot.set_stack_sampling(u32::from(stacks.sampling));
         // Names that the earlier daemon was about to look up, and stacks that it was about to finish, come again with their stacks.
         slot.resend_stacks();
+        slot.set_frees_at_once(traced.at_once == AtOnce::Told);
         let searching = traced.trace == TraceState::Searching;
         let known = traced.trace_file.as_ref();
         let known = known.and_then(|file| self.layouts.get(file)).copied();
         let unread = traced.baseline.is_none() || traced.level == Level::Read;
         let is_python = traced.python;
         self.note(pid, "stacks_reduced", "");
+        self.say_settled(pid);
         if searching {
             let _ = self.keeper.send(Command::Calibrate {
                 process: handle,

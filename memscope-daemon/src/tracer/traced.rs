@@ -29,6 +29,17 @@ pub enum TraceState {
     Both(String),
 }
 
+/// Whether a free that completes at once is told by the probe on its request, so that its completion needs no trap.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AtOnce {
+    /// It is not known yet.
+    Unknown,
+    /// It is.
+    Told,
+    /// It is not, for this reason.
+    Not(String),
+}
+
 /// A traced process.
 pub struct Traced {
     /// Process id.
@@ -55,6 +66,8 @@ pub struct Traced {
     pub trace_file: Option<FileIdentity>,
     /// State of the search for the allocator's layout.
     pub trace: TraceState,
+    /// Whether frees that complete at once are told without a trap of their own, and if not, why.
+    pub at_once: AtOnce,
     /// Address of PyTorch's pointer to its allocator in the process.
     pub allocator_address: Option<u64>,
     /// File to which that address belongs.
@@ -171,15 +184,14 @@ impl Traced {
     /// Whether a way into the framework's pool is probed.
     pub fn sees_pool(&self) -> bool {
         let mut programs = self.links.iter().map(Link::program);
-        programs.any(|program| program.is_report() || program == Program::Trace)
+        programs.any(|program| program.is_report() || program.is_trace())
     }
 
     /// Removes the probes of the pool, because the library of another allocator has come and the first one's are of
     /// no use.
     pub fn forget_pool(&mut self) {
-        let of_pool = |program: Program| {
-            program.is_report() || matches!(program, Program::Oom | Program::Trace)
-        };
+        let of_pool =
+            |program: Program| program.is_report() || program.is_trace() || program == Program::Oom;
         let (pool, rest) = std::mem::take(&mut self.links)
             .into_iter()
             .partition(|link| of_pool(link.program()));
@@ -188,6 +200,8 @@ impl Traced {
             library.ways.clear();
         }
         self.trace = TraceState::Unused;
+        self.at_once = AtOnce::Unknown;
+        self.slot.set_frees_at_once(false);
         self.trace_file = None;
         self.level = self.level.min(Level::Segments);
         crate::probe::links::detach_all(pool);
@@ -211,15 +225,27 @@ impl Traced {
         let report = if self.torch_npu { 3 } else { 2 };
         let both = 3 + report;
         match (&self.trace, self.level) {
-            (TraceState::Searching, _) => Some(format!(
-                "both of PyTorch's ways in are probed ({both} traps for an allocation and its \
-                 free) until the allocator's layout is proven; then 3"
-            )),
+            (TraceState::Searching, _) => {
+                let then = match self.at_once {
+                    AtOnce::Not(_) => 3,
+                    AtOnce::Unknown | AtOnce::Told => 2,
+                };
+                Some(format!(
+                    "both of PyTorch's ways in are probed ({both} traps for an allocation and its \
+                     free) until the allocator's layout is proven; then {then}"
+                ))
+            }
             (TraceState::Both(why), _) => Some(format!(
                 "both of PyTorch's ways in stay probed ({both} traps for an allocation and its \
                  free): {why}"
             )),
-            (TraceState::Proven, _) => Some("3 traps for an allocation and its free".to_owned()),
+            (TraceState::Proven, _) => Some(match &self.at_once {
+                AtOnce::Told => "2 traps for an allocation and its free".to_owned(),
+                AtOnce::Unknown => "3 traps for an allocation and its free".to_owned(),
+                AtOnce::Not(why) => {
+                    format!("3 traps for an allocation and its free, one for its completion: {why}")
+                }
+            }),
             (TraceState::Unused, Level::Blocks) => {
                 Some(format!("{report} traps for an allocation and its free"))
             }

@@ -52,11 +52,12 @@ pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
     ]
 }
 
-/// The value at a place: a register or a word of the stack (see `memscope_common::PLACE_STACK`).
+/// The value at a place: a register or a word of the stack (see `memscope_common::PLACE_STACK`). `frame` is the stack
+/// pointer at the entry of the function.
 #[inline(always)]
-pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
+pub fn place(ctx: &ProbeContext, frame: u64, place: u8) -> Option<u64> {
     if place >= PLACE_STACK {
-        return super::user::<u64>(sp(ctx).wrapping_add((place - PLACE_STACK) as u64 * 8));
+        return super::user::<u64>(frame.wrapping_add((place - PLACE_STACK) as u64 * 8));
     }
     let all = left_over(ctx);
     let mut value = None;
@@ -85,6 +86,20 @@ pub fn sp(ctx: &ProbeContext) -> u64 {
     unsafe { (*regs).sp }
 }
 
+/// The stack pointer at the entry of the function that is about to be called: the call does not change it.
+#[inline(always)]
+pub fn callee_sp(ctx: &ProbeContext) -> u64 {
+    sp(ctx)
+}
+
+/// The address to which the function will return that the instruction under the probe calls.
+#[inline(always)]
+pub fn behind_call(ctx: &ProbeContext) -> u64 {
+    let regs = ctx.regs as *const user_pt_regs;
+    // SAFETY: the kernel passes user_pt_regs to uprobe programs.
+    unsafe { (*regs).pc }.wrapping_add(4)
+}
+
 /// The stack pointer at the entry, computed in a return probe: it is the same.
 #[inline(always)]
 pub fn entry_sp(ctx: &ProbeContext) -> u64 {
@@ -106,7 +121,7 @@ pub fn second_by_value(ctx: &ProbeContext) -> Option<[u64; 3]> {
 
 /// A pair of words that is passed by value after six arguments: it is in the last two argument registers.
 #[inline(always)]
-pub fn seventh_pair(ctx: &ProbeContext) -> Option<[u64; 2]> {
+pub fn seventh_pair(ctx: &ProbeContext, _frame: u64) -> Option<[u64; 2]> {
     Some([register(ctx, 6), register(ctx, 7)])
 }
 

@@ -36,11 +36,12 @@ pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
     ]
 }
 
-/// The value at a place: a register or a word of the stack (see `memscope_common::PLACE_STACK`).
+/// The value at a place: a register or a word of the stack (see `memscope_common::PLACE_STACK`). `frame` is the stack
+/// pointer at the entry of the function.
 #[inline(always)]
-pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
+pub fn place(ctx: &ProbeContext, frame: u64, place: u8) -> Option<u64> {
     if place >= PLACE_STACK {
-        return super::user::<u64>(sp(ctx).wrapping_add((place - PLACE_STACK) as u64 * 8));
+        return super::user::<u64>(frame.wrapping_add((place - PLACE_STACK) as u64 * 8));
     }
     // The registers are read as volatile, since the compiler might otherwise load through a computed address, which the
     // verifier refuses for the context.
@@ -85,6 +86,20 @@ pub fn sp(ctx: &ProbeContext) -> u64 {
     unsafe { (*ctx.regs).rsp as u64 }
 }
 
+/// The stack pointer at the entry of the function that is about to be called, for a probe on the call, which will push
+/// the return address.
+#[inline(always)]
+pub fn callee_sp(ctx: &ProbeContext) -> u64 {
+    sp(ctx).wrapping_sub(8)
+}
+
+/// The address to which the function will return that the instruction under the probe calls: a near call has 5 bytes.
+#[inline(always)]
+pub fn behind_call(ctx: &ProbeContext) -> u64 {
+    // SAFETY: the kernel passes pt_regs to uprobe programs.
+    unsafe { (*ctx.regs).rip as u64 }.wrapping_add(5)
+}
+
 /// The stack pointer at the entry, computed in a return probe, where the return address has been popped.
 #[inline(always)]
 pub fn entry_sp(ctx: &ProbeContext) -> u64 {
@@ -104,10 +119,11 @@ pub fn second_by_value(ctx: &ProbeContext) -> Option<[u64; 3]> {
     super::user::<[u64; 3]>(sp(ctx).wrapping_add(8))
 }
 
-/// A pair of words that is passed by value after six arguments: it lies on the stack.
+/// A pair of words that is passed by value after six arguments: it lies on the stack. `frame` is the stack pointer at
+/// the entry of the function.
 #[inline(always)]
-pub fn seventh_pair(ctx: &ProbeContext) -> Option<[u64; 2]> {
-    super::user::<[u64; 2]>(sp(ctx).wrapping_add(8))
+pub fn seventh_pair(_ctx: &ProbeContext, frame: u64) -> Option<[u64; 2]> {
+    super::user::<[u64; 2]>(frame.wrapping_add(8))
 }
 
 /// The address that the function will return to.

@@ -4,7 +4,7 @@ use crate::records::bytes::{check, read};
 use crate::records::kernel::trace_action;
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CalibrationRecord, KIND_CALIBRATION, KIND_TRACE,
-    RECORD_VERSION, TRACE_HAS_TOTALS, TraceRecord,
+    RECORD_VERSION, TRACE_EXPECTED, TRACE_HAS_TOTALS, TraceRecord,
 };
 use memscope_ledger::event::{ProcessHandle, TraceAction};
 
@@ -44,6 +44,16 @@ pub fn totals_on_trial(record: &[u8]) -> Option<(u64, u64)> {
     };
     let was_read = header.version == RECORD_VERSION && header.flags & TRACE_HAS_TOTALS != 0;
     was_read.then_some((trace.total_allocated, trace.total_reserved))
+}
+
+/// Whether the programs expect that the free which a trace record requests completes at once.
+pub fn is_expected_to_complete(record: &[u8]) -> bool {
+    let Ok(header) = check(record) else {
+        return false;
+    };
+    matches!(header.kind, KIND_TRACE | KIND_CALIBRATION)
+        && header.version == RECORD_VERSION
+        && header.flags & TRACE_EXPECTED != 0
 }
 
 /// Reads the registers of a calibration record; `None` for any other record. The trace entry in it is decoded by

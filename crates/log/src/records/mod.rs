@@ -37,7 +37,7 @@ mod site;
 mod trim;
 
 pub use bytes::{Header, REPEATED, check, is_repeated};
-pub use calibration::{Calibration, calibration, totals_on_trial};
+pub use calibration::{Calibration, calibration, is_expected_to_complete, totals_on_trial};
 pub use daemon::{
     Clock, DaemonRecord, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND, KIND_CLOCK,
     KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED, KIND_HELD,

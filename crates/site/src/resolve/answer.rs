@@ -223,6 +223,7 @@ fn found(object: &MappedObject, site: &FileSite) -> Option<FoundSite> {
         pushed: placement.pushed,
         address,
         reason: placement.reason.clone(),
+        calls: site.calls.clone(),
     })
 }
 

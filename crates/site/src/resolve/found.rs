@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use memscope_common::Cookie;
 use memscope_vendors::{Layer, Row, Variant};
 
+use crate::calls::{NoCalls, TraceCalls};
 use crate::file_sites::Why;
 use crate::identity::FileIdentity;
 use crate::mapped::OpenedBy;
@@ -87,6 +88,8 @@ pub struct FoundSite {
     pub address: u64,
     /// Which instruction the probe stands on, and why, in words for users.
     pub reason: String,
+    /// For PyTorch's `record_trace`: where it is called, or why that cannot be used.
+    pub calls: Option<Result<TraceCalls, NoCalls>>,
 }
 
 impl FoundSite {

@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::elf::{Elf, ElfError, ReadAt};
 use crate::place::Machine;
 
+pub(crate) use walk::{Flow, decoder};
+
 /// Mangled name of the class of torch_npu's caching allocator (2.1 to 2.14).
 const CLASS: &[u8] = b"N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
 /// Actions with which every version calls `record_trace`: alloc, free requested, segment allocated, segment freed.

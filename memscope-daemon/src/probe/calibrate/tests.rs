@@ -47,6 +47,30 @@ fn run(
     lie: bool,
     often: Option<u64>,
 ) -> CalibrationStep {
+    run_with(process, search, lie, often, Frees::AtOnce)
+}
+
+/// How frees complete.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Frees {
+    /// At once, as the probe expects.
+    AtOnce,
+    /// The probe expects nothing.
+    Unexpected,
+    /// One of so many completes only later, though the probe expects that it completes at once.
+    Wrong(u64),
+    /// The record of the completion of one of so many is lost.
+    Lost(u64),
+}
+
+fn run_with(
+    process: &Process,
+    search: &mut Calibrator,
+    lie: bool,
+    often: Option<u64>,
+    frees: Frees,
+) -> CalibrationStep {
+    let mut lost = 0;
     let mut allocated = 1u64 << 20;
     let reserved = 20u64 << 20;
     let mut layout = None;
@@ -67,7 +91,7 @@ fn run(
                 let place = [l.alloc_place, l.free_place][action as usize];
                 place == 2 || place == 1 && early
             });
-            search.trace(&TraceSeen {
+            let mut seen = TraceSeen {
                 time_ns: n,
                 tid: 1,
                 allocator: OBJECT,
@@ -83,7 +107,19 @@ fn run(
                 ],
                 block_size: read.then_some(rounded),
                 totals: read.then_some((in_trap + u64::from(lie), reserved)),
-            });
+                completes: action == FREE_REQUESTED && read && frees != Frees::Unexpected,
+                lost,
+            };
+            search.trace(&seen);
+            if action == FREE_REQUESTED {
+                seen.action = FREE_COMPLETED;
+                seen.completes = false;
+                match frees {
+                    Frees::Wrong(often) if n % often == 0 => {}
+                    Frees::Lost(often) if n % often == 0 => lost += 1,
+                    _ => search.trace(&seen),
+                }
+            }
             // Everything is in the small pool, so its numbers equal those of all pools.
             let ever = (1 << 40) + allocated;
             let blocks = [allocated, (1 << 20) + 2560, ever, 1 << 40];
@@ -134,7 +170,27 @@ const TRUE: Layout = Layout {
     block_ptr_offset: PTR,
     alloc_place: 2,
     free_place: 2,
+    frees_at_once: true,
 };
+
+#[test]
+fn a_free_completes_at_once_only_where_that_was_always_so() {
+    for (frees, frees_at_once) in [
+        (Frees::AtOnce, true),
+        (Frees::Unexpected, false),
+        (Frees::Wrong(3), false),
+        // What is lost proves nothing, and refutes nothing.
+        (Frees::Lost(3), true),
+    ] {
+        let process = Process::default();
+        let step = run_with(&process, &mut Calibrator::default(), false, None, frees);
+        let layout = Layout {
+            frees_at_once,
+            ..TRUE
+        };
+        assert_eq!(step, CalibrationStep::Proven(layout), "{frees:?}");
+    }
+}
 
 /// Once the reporting probe is removed, the calls without a reading would have neither size nor totals.
 #[test]

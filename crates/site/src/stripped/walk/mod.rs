@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::elf::{Elf, ElfError, ReadAt, Whole};
 use crate::place::Machine;
-use step::{Decoded, Effect, Flow, Value};
+pub(crate) use step::Flow;
+use step::{Decoded, Effect, Value};
 
 /// Depth to which calls are followed, counted from the functions of the table.
 const DEPTH: u32 = 3;
@@ -68,12 +69,19 @@ pub(super) struct Seen {
     pub too_many: bool,
 }
 
+/// What decodes one instruction at an address; `None` for a machine whose code cannot be read.
+pub(crate) fn decoder(machine: Machine) -> Option<fn(&[u8], u64) -> Option<Decoded>> {
+    match machine {
+        Machine::X86_64 => Some(x86_64::decode),
+        Machine::Aarch64 => Some(aarch64::decode),
+        Machine::Other(_) => None,
+    }
+}
+
 /// Finds all direct calls in the functions at `from`, and in the functions that these call.
 pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Result<Seen, ElfError> {
-    let decode: fn(&[u8], u64) -> Option<Decoded> = match Machine::from_elf(elf.machine) {
-        Machine::X86_64 => x86_64::decode,
-        Machine::Aarch64 => aarch64::decode,
-        Machine::Other(_) => return Ok(Seen::default()),
+    let Some(decode) = decoder(Machine::from_elf(elf.machine)) else {
+        return Ok(Seen::default());
     };
     let mut code = Pieces {
         elf,

@@ -2,7 +2,7 @@
 
 /// Where execution goes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(crate) enum Flow {
     Next,
     /// A direct call of the function at this address.
     Call(u64),
@@ -46,9 +46,9 @@ pub(super) enum Value {
 
 /// A decoded instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Decoded {
-    pub(super) bytes: usize,
-    pub(super) flow: Flow,
+pub(crate) struct Decoded {
+    pub(crate) bytes: usize,
+    pub(crate) flow: Flow,
     pub(super) effect: Effect,
     /// Number of the register with the second argument.
     pub(super) second: u8,

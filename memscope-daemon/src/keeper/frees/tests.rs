@@ -1,0 +1,214 @@
+use super::*;
+use memscope_common::{RECORD_VERSION, STACK_NONE};
+use proptest::prelude::*;
+
+const PROCESS: u32 = 7;
+const OTHER: u8 = 99;
+
+/// The bytes of a trace record.
+fn record(tid: u32, action: i32, addr: u64, flags: u8, sequence: u64) -> Vec<u8> {
+    let mut bytes = vec![0; TRACE];
+    set(&mut bytes, LEN, (TRACE as u16).to_ne_bytes());
+    set(&mut bytes, KIND, KIND_TRACE.to_ne_bytes());
+    set(
+        &mut bytes,
+        offset_of!(RecordHeader, version),
+        [RECORD_VERSION],
+    );
+    set(&mut bytes, FLAGS, [flags]);
+    set(
+        &mut bytes,
+        offset_of!(RecordHeader, process),
+        PROCESS.to_ne_bytes(),
+    );
+    set(&mut bytes, TID, tid.to_ne_bytes());
+    set(&mut bytes, SEQUENCE, sequence.to_ne_bytes());
+    set(
+        &mut bytes,
+        offset_of!(RecordHeader, stack),
+        STACK_NONE.to_ne_bytes(),
+    );
+    set(&mut bytes, ACTION, action.to_ne_bytes());
+    set(&mut bytes, ADDR, addr.to_ne_bytes());
+    set(&mut bytes, POOL, addr.to_ne_bytes());
+    bytes
+}
+
+/// Action, address, flags and number of each record of a batch.
+fn told(batch: &[u8]) -> Vec<(i32, u64, u8, u64)> {
+    let records = batch.chunks_exact(TRACE);
+    assert!(records.remainder().is_empty());
+    records
+        .map(|one| {
+            (
+                i32::from_ne_bytes(word(one, ACTION)),
+                u64::from_ne_bytes(word(one, ADDR)),
+                one[FLAGS],
+                u64::from_ne_bytes(word(one, SEQUENCE)),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_free_that_completes_at_once_becomes_two_records() {
+    let mut frees = Frees::default();
+    let mut batch = Vec::new();
+    let flags = TRACE_COMPLETES | TRACE_HAS_BLOCK | TRACE_HAS_TOTALS | TRACE_HAS_POOL;
+    let mut request = record(1, FREE_REQUESTED, 0x1000, flags, 5);
+    set(
+        &mut request,
+        offset_of!(TraceRecord, block_size),
+        512u64.to_ne_bytes(),
+    );
+    frees.take(PROCESS, &request, &mut batch);
+    let has = TRACE_HAS_BLOCK | TRACE_HAS_TOTALS | TRACE_HAS_POOL;
+    let expected = [
+        (FREE_REQUESTED, 0x1000, has, 5),
+        (FREE_COMPLETED, 0x1000, TRACE_HAS_POOL, 6),
+    ];
+    assert_eq!(told(&batch), expected);
+    let size: [u8; 8] = word(&batch[TRACE..], offset_of!(TraceRecord, block_size));
+    assert_eq!(size, [0; 8], "a completion has no size of its own");
+}
+
+#[test]
+fn of_a_calibration_record_the_completion_is_a_trace_record() {
+    let mut request = record(1, FREE_REQUESTED, 0x1000, TRACE_COMPLETES, 5);
+    request.resize(592, 0xee);
+    set(&mut request, LEN, 592u16.to_ne_bytes());
+    set(&mut request, KIND, KIND_CALIBRATION.to_ne_bytes());
+    let mut batch = Vec::new();
+    Frees::default().take(PROCESS, &request, &mut batch);
+    assert_eq!(batch.len(), 592 + TRACE);
+    assert_eq!(told(&batch[592..]), [(FREE_COMPLETED, 0x1000, 0, 6)]);
+    assert_eq!(batch[592 + KIND..][..2], KIND_TRACE.to_ne_bytes());
+    assert_eq!(batch[592 + LEN..][..2], (TRACE as u16).to_ne_bytes());
+}
+
+#[test]
+fn a_free_that_waited_gets_its_pool() {
+    let mut frees = Frees::default();
+    let mut batch = Vec::new();
+    frees.take(
+        PROCESS,
+        &record(1, FREE_REQUESTED, 0x1000, TRACE_HAS_POOL, 1),
+        &mut batch,
+    );
+    let mut ended = record(2, FREE_COMPLETED, 0x1000, TRACE_ENDS_WAIT, 2);
+    set(&mut ended, POOL, [0; 8]);
+    frees.take(PROCESS, &ended, &mut batch);
+    let expected = [
+        (FREE_REQUESTED, 0x1000, TRACE_HAS_POOL, 1),
+        (FREE_COMPLETED, 0x1000, TRACE_HAS_POOL, 2),
+    ];
+    assert_eq!(told(&batch), expected);
+    assert_eq!(word(&batch[TRACE..], POOL), 0x1000u64.to_ne_bytes());
+    assert!(frees.waiting.is_empty());
+}
+
+#[test]
+fn only_so_many_pools_are_kept_and_the_rest_is_told_without() {
+    let mut frees = Frees::default();
+    let mut batch = Vec::new();
+    for addr in 0..=MOST_WAITING as u64 {
+        batch.clear();
+        frees.take(
+            PROCESS,
+            &record(1, FREE_REQUESTED, addr, TRACE_HAS_POOL, 1),
+            &mut batch,
+        );
+    }
+    assert_eq!(frees.waiting.len(), MOST_WAITING);
+    batch.clear();
+    let last = record(1, FREE_COMPLETED, MOST_WAITING as u64, TRACE_ENDS_WAIT, 1);
+    frees.take(PROCESS, &last, &mut batch);
+    assert_eq!(told(&batch), [(FREE_COMPLETED, MOST_WAITING as u64, 0, 1)]);
+    frees.forget(PROCESS);
+    assert!(frees.waiting.is_empty() && frees.told.is_empty() && frees.open.is_empty());
+}
+
+#[test]
+fn other_records_stay_as_they_are() {
+    let mut frees = Frees::default();
+    let mut batch = Vec::new();
+    for record in [
+        record(1, 0, 0x1000, TRACE_HAS_BLOCK, 1),
+        vec![OTHER; 40],
+        record(1, FREE_COMPLETED, 0x1000, TRACE_HAS_POOL, 1),
+    ] {
+        batch.clear();
+        frees.take(PROCESS, &record, &mut batch);
+        assert_eq!(batch, record);
+    }
+}
+
+/// What a thread does between two changes of how frees are told.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Requests the free of the block with this number, which completes at once.
+    Request(u8),
+    /// Completes what it has requested, if it has.
+    Complete,
+}
+
+/// The probes as they are during a search (0), from the change on, when both tell of a completion (1), and when the other
+/// probe is gone (2).
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+struct Phase(u8);
+
+proptest! {
+    /// Whatever the threads do while the probes change, each free is told once as requested and once as completed, in this
+    /// order, and nothing else is.
+    #[test]
+    fn each_completion_is_told_once(
+        steps in prop::collection::vec((0u32..3, prop_oneof![
+            (0u8..3).prop_map(Step::Request),
+            Just(Step::Complete),
+        ]), 0..60),
+        both_from in 0usize..60,
+        for_so_many in 0usize..30,
+    ) {
+        let mut frees = Frees::default();
+        let mut batch = Vec::new();
+        let mut open: HashMap<u32, u64> = HashMap::new();
+        let mut expected: HashMap<u32, Vec<(i32, u64)>> = HashMap::new();
+        let phase_at = |at: usize| Phase(u8::from(at >= both_from) + u8::from(at >= both_from + for_so_many));
+        let mut phase = Phase(0);
+        for (at, (tid, step)) in steps.iter().enumerate() {
+            if phase_at(at) == Phase(2) && phase < Phase(2) {
+                frees.settle(PROCESS, 1, &mut batch);
+            }
+            phase = phase_at(at);
+            let (tid, block) = (*tid, |n: u8| 0x1000 * (u64::from(n) + 1) + (u64::from(*tid) << 32));
+            match step {
+                Step::Request(n) if !open.contains_key(&tid) => {
+                    let addr = block(*n);
+                    let flags = if phase == Phase(0) { TRACE_EXPECTED } else { TRACE_COMPLETES };
+                    frees.take(PROCESS, &record(tid, FREE_REQUESTED, addr, flags, 1), &mut batch);
+                    open.insert(tid, addr);
+                    let all = expected.entry(tid).or_default();
+                    all.extend([(FREE_REQUESTED, addr), (FREE_COMPLETED, addr)]);
+                }
+                Step::Request(_) => {}
+                Step::Complete => {
+                    let Some(addr) = open.remove(&tid) else { continue };
+                    if phase < Phase(2) {
+                        frees.take(PROCESS, &record(tid, FREE_COMPLETED, addr, TRACE_EXPECTED, 1), &mut batch);
+                    }
+                }
+            }
+        }
+        // In the end nobody is between the two.
+        if phase < Phase(2) {
+            for (tid, addr) in open {
+                frees.take(PROCESS, &record(tid, FREE_COMPLETED, addr, TRACE_EXPECTED, 1), &mut batch);
+            }
+        }
+        let mut found: HashMap<u32, Vec<(i32, u64)>> = HashMap::new();
+        for ((action, addr, _, _), one) in told(&batch).into_iter().zip(batch.chunks(TRACE)) {
+            found.entry(u32::from_ne_bytes(word(one, TID))).or_default().push((action, addr));
+        }
+        prop_assert_eq!(found, expected);
+    }
+}

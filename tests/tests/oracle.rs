@@ -6,6 +6,41 @@ use memscope_tests::{
     Daemon, LONG, Torch, assert_histories, assert_totals, coverage, device, number, scratch, until,
 };
 
+/// Once it is proven that a block tells whether its free completes at once, the completion has no trap of its own: the call of
+/// `record_trace` in `free` tells both, and frees that wait are told by other calls. Events complete late here, so that frees
+/// wait for some time, across allocations, and some still wait in the end.
+#[test]
+fn frees_that_wait_and_frees_that_do_not() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[("SIMCUDA_EVENT_DELAY_US", "3000")]);
+    torch.ask("history");
+    let pid = torch.pid();
+    let attached = daemon.attach(pid, "trace");
+    until(
+        LONG,
+        "the probes on reports and on completed frees to go",
+        || {
+            torch.ask("churn 50");
+            // One probe is on reports, and one on the call by which completed frees are told.
+            let sites = number(&daemon.stats(pid)["placement"]["sites"]);
+            (sites == number(&attached["sites"]) - 2).then_some(())
+        },
+    );
+    for rounds in [300, 7, 40, 500] {
+        torch.ask(&format!("shared {rounds}"));
+        let told = torch.ask("churn 20");
+        let stats = daemon.stats(pid);
+        assert_totals(&stats, &told);
+        assert_eq!(stats["lost_records"], 0);
+    }
+    assert_histories(&daemon, &mut torch);
+    torch.ask("empty_cache");
+    torch.ask("train 2");
+    let lengths = assert_histories(&daemon, &mut torch);
+    assert!(lengths[0] > 3000, "only {lengths:?} entries");
+    torch.finish();
+}
+
 /// A training run with a side stream, running out of memory, and an emptied cache.
 fn moments() -> Vec<&'static str> {
     vec![

@@ -173,7 +173,12 @@ fn functions(tables: &[&SymbolTable]) -> Vec<Function> {
             address: symbol.address,
             size: symbol.size,
             kind: match symbol.name {
-                name if name.starts_with(pytorch::FREE.as_bytes()) => Kind::Free,
+                name if pytorch::FREES
+                    .iter()
+                    .any(|free| name.starts_with(free.as_bytes())) =>
+                {
+                    Kind::Free
+                }
                 name if name.starts_with(pytorch::FREE_BLOCK.as_bytes()) => Kind::FreeBlock,
                 _ => Kind::Other,
             },

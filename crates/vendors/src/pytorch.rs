@@ -14,8 +14,12 @@ const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
 const TRACE: &str =
     "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator12record_traceE";
 
-/// Beginning of the symbol of `DeviceCachingAllocator::free`, which requests a free.
-pub const FREE: &str = "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator4freeE";
+/// Beginnings of the symbol of the function that requests a free: `DeviceCachingAllocator::free`, since 2.13 `free_locked`, which that
+/// one calls.
+pub const FREES: [&str; 2] = [
+    "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator4freeE",
+    "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator11free_lockedE",
+];
 
 /// Beginning of the symbol of `DeviceCachingAllocator::free_block`, by which a free completes.
 pub const FREE_BLOCK: &str =

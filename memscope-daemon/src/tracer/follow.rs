@@ -61,7 +61,7 @@ impl Tracer {
                     }
                     traced.trace = TraceState::Proven;
                     if traced.at_once == AtOnce::Unknown {
-                        traced.at_once = match layout.frees_at_once {
+                        traced.at_once = match layout.frees_at_once && traced.has_completed() {
                             true => AtOnce::Told,
                             false => AtOnce::Not(
                                 "its blocks do not tell whether their frees complete at once"
@@ -97,8 +97,7 @@ impl Tracer {
                     pid,
                     "both_ways",
                     &format!(
-                        "both of PyTorch's ways in stay probed, which costs more than the three traps \
-                         for an allocation and its free that one of them would: {reason}"
+                        "both of PyTorch's ways in stay probed, which costs more traps than one of them: {reason}"
                     ),
                 );
             }

@@ -260,7 +260,8 @@ impl Tracer {
                     Some(Ok(_)) => {}
                     Some(Err(why)) => traced.at_once = AtOnce::Not(why.to_string()),
                     None => {
-                        let why = "this allocator's calls are not looked for".to_owned();
+                        let why =
+                            "torch_npu's calls of record_trace are not searched for".to_owned();
                         traced.at_once = AtOnce::Not(why);
                     }
                 }

@@ -101,7 +101,7 @@ impl Tracer {
     pub(super) fn say_settled(&self, pid: u32) {
         if let Some(traced) = self.traced.get(&pid)
             && traced.at_once == AtOnce::Told
-            && !(traced.links.iter()).any(|link| link.program() == Program::TraceCompleted)
+            && !traced.has_completed()
         {
             let process = traced.handle;
             let _ = self.keeper.send(Command::FreesSettled { process });

@@ -156,6 +156,12 @@ impl Traced {
         self.links.iter().any(|link| link.program().is_report())
     }
 
+    /// Whether the call by which a completed free is told has a probe.
+    pub fn has_completed(&self) -> bool {
+        let mut programs = self.links.iter().map(Link::program);
+        programs.any(|program| program == Program::TraceCompleted)
+    }
+
     /// Number of probe sites in use. Probes on returns, the linker's hook and `code_dealloc` are not counted.
     pub fn sites(&self) -> u32 {
         self.links

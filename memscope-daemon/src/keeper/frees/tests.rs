@@ -1,5 +1,6 @@
 use super::*;
 use memscope_common::{RECORD_VERSION, STACK_NONE};
+use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
 
 const PROCESS: u32 = 7;
@@ -125,6 +126,14 @@ fn only_so_many_pools_are_kept_and_the_rest_is_told_without() {
     frees.take(PROCESS, &last, &mut batch);
     assert_eq!(told(&batch), [(FREE_COMPLETED, MOST_WAITING as u64, 0, 1)]);
     frees.forget(PROCESS);
+    Met {
+        what: "frees that wait for streams whose pools are kept",
+        most: constant("memscope-daemon/src/keeper/frees.rs", "MOST_WAITING"),
+        beyond: "the completion of further ones is told without the pool",
+        told: "the trace entry has no pool",
+        test: "only_so_many_pools_are_kept_and_the_rest_is_told_without",
+    }
+    .is_told();
     assert!(frees.waiting.is_empty() && frees.told.is_empty() && frees.open.is_empty());
 }
 

@@ -69,8 +69,11 @@ pub(super) struct Seen {
     pub too_many: bool,
 }
 
-/// What decodes one instruction at an address; `None` for a machine whose code cannot be read.
-pub(crate) fn decoder(machine: Machine) -> Option<fn(&[u8], u64) -> Option<Decoded>> {
+/// Decodes the first instruction of some bytes, given its address; `None` if they are no instruction.
+pub(crate) type Decode = fn(&[u8], u64) -> Option<Decoded>;
+
+/// What decodes the code of a machine; `None` if nothing does.
+pub(crate) fn decoder(machine: Machine) -> Option<Decode> {
     match machine {
         Machine::X86_64 => Some(x86_64::decode),
         Machine::Aarch64 => Some(aarch64::decode),
@@ -197,7 +200,7 @@ struct Before {
 
 fn read_function<R: ReadAt + ?Sized>(
     code: &mut Pieces<'_, '_, R>,
-    decode: fn(&[u8], u64) -> Option<Decoded>,
+    decode: Decode,
     entry: u64,
     calls: &mut Vec<Call>,
 ) -> Result<(), ElfError> {

@@ -259,10 +259,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
 /// The device's blocks by address.
 fn placed_blocks(process: &Process, device: i32) -> impl Iterator<Item = Placed> {
     let level = process.facts.level;
-    let blocks = process
-        .pool
-        .blocks
-        .by_address(move |block| block.device == device);
+    let blocks = process.pool.blocks.by_address(move |on| on == device);
     blocks.map(move |(addr, block)| Placed {
         block: SnapshotBlock {
             addr,

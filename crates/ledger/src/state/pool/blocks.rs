@@ -21,6 +21,8 @@ use std::hash::Hasher;
 const PIECE: usize = 1024;
 /// So many blocks stay in a processor's cache by themselves.
 const CACHED: usize = 20_000;
+/// Places that are fetched from memory at once.
+const AT_ONCE: usize = 32;
 /// The number that stands for no place.
 const NOWHERE: u32 = u32::MAX;
 
@@ -338,8 +340,17 @@ impl Blocks {
         }
         // After a checkpoint was read, most of them are in order already.
         order.sort_by_key(|(addr, _)| *addr);
-        let blocks = order.into_iter();
-        blocks.filter_map(|(addr, number)| Some((addr, self.block(place(&self.pieces, number)?)?)))
+        (0..order.len()).filter_map(move |at| {
+            if at.is_multiple_of(AT_ONCE) {
+                // The order of addresses is none of memory. So the next places are fetched at once: one after the other, the
+                // processor would wait for each.
+                let next = order.iter().skip(at).take(AT_ONCE);
+                let places = next.filter_map(|(_, number)| place(&self.pieces, *number));
+                std::hint::black_box(places.fold(0, |all, place| all ^ place.lane));
+            }
+            let (addr, number) = *order.get(at)?;
+            Some((addr, self.block(place(&self.pieces, number)?)?))
+        })
     }
 
     /// Bytes that they take.

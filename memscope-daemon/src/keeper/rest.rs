@@ -11,8 +11,10 @@ use std::time::Duration;
 pub(super) const TICK: Duration = Duration::from_millis(40);
 /// How long nothing must have come, in nanoseconds, before the keeper sleeps longer.
 const QUIET_NS: u64 = 1_000_000_000;
-/// The longest sleep. Programs of an earlier build, which a daemon may have taken over, do not wake it.
-const NAP: Duration = Duration::from_secs(1);
+/// The longest sleep. It is woken by whatever comes; what it looks at by time while nothing comes may wait as long.
+const NAP: Duration = Duration::from_secs(5);
+/// The same beside programs that an earlier daemon has left: those of an earlier build do not wake it.
+const NAP_BESIDE_LEFT: Duration = Duration::from_secs(1);
 
 /// What the keeper knows about its rest.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub(super) struct Rest {
     position: u64,
     /// When something came last.
     stirred_ns: u64,
+    /// The programs were loaded by an earlier daemon.
+    pub(super) programs_were_left: bool,
     /// The programs were asked to wake the keeper.
     pub(super) asked_to_wake: bool,
     /// What was done when it was last looked, and whether free memory was given back since then.
@@ -52,10 +56,10 @@ impl Rest {
 
     /// How long the keeper may sleep now. `is_empty`: nothing is in the ring that was not read.
     pub(super) fn pause(&self, is_empty: bool) -> Duration {
-        if self.asked_to_wake && is_empty {
-            NAP
-        } else {
-            TICK
+        match (self.asked_to_wake && is_empty, self.programs_were_left) {
+            (false, _) => TICK,
+            (true, false) => NAP,
+            (true, true) => NAP_BESIDE_LEFT,
         }
     }
 }
@@ -74,6 +78,8 @@ mod tests {
         assert_eq!(rest.pause(true), TICK, "nobody would wake it");
         rest.asked_to_wake = true;
         assert_eq!(rest.pause(true), NAP);
+        rest.programs_were_left = true;
+        assert_eq!(rest.pause(true), NAP_BESIDE_LEFT);
         assert_eq!(rest.pause(false), TICK, "a record came meanwhile");
         assert!(!rest.is_quiet(7 * second, 164), "records came");
         assert!(rest.is_quiet(8 * second, 164));

@@ -369,6 +369,7 @@ impl Keeper {
 
     /// Takes the ring, and reads what lies in it already.
     fn read_from_now_on(&mut self, mut ring: Ring, position: Option<u64>) {
+        self.rest.programs_were_left = position.is_some();
         if let Some(position) = position {
             ring.skip_to(position);
         }

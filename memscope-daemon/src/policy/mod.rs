@@ -79,6 +79,13 @@ impl Policy {
         entries.any(|conditions| conditions.need_a_library() || conditions.look_at_the_group())
     }
 
+    /// Whether the control group of a process counts, or what others say of it, which can change while it does not run.
+    #[must_use]
+    pub fn looks_at_groups(&self) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.conditions.look_at_the_group())
+    }
+
     /// Whether nobody is attached by itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {

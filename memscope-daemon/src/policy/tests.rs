@@ -199,17 +199,18 @@ fn pods_by_what_the_machine_says() {
 
 #[test]
 fn what_can_change_while_a_process_runs() {
-    for (text, changes) in [
-        ("user = 0", false),
-        ("command = \"x\"", false),
-        ("cgroup = \"/x\"", true),
-        ("job = \"slurm:*\"", true),
-        ("pod-labels = { a = \"b\" }", true),
-        ("library = \"x\"", true),
-        ("", true),
+    for (text, changes, by_others) in [
+        ("user = 0", false, false),
+        ("command = \"x\"", false, false),
+        ("cgroup = \"/x\"", true, true),
+        ("job = \"slurm:*\"", true, true),
+        ("pod-labels = { a = \"b\" }", true, true),
+        ("library = \"x\"", true, false),
+        ("", true, false),
     ] {
         let policy = policy(&format!("[[attach]]\n{text}"));
         assert_eq!(policy.looks_at_what_changes(), changes, "{text}");
+        assert_eq!(policy.looks_at_groups(), by_others, "{text}");
     }
     assert!(policy("[[attach]]\nlevel = \"off\"").is_empty());
     assert!(!policy("[[attach]]").is_empty());

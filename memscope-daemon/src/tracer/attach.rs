@@ -82,7 +82,19 @@ impl Tracer {
         let mut attached = Vec::new();
         let mut refused = Vec::new();
         let own = std::process::id();
-        for pid in rules::pids() {
+        let pids = match asked {
+            Asked::Now => rules::pids(),
+            // Somebody else may have moved a process into another control group.
+            Asked::Before => {
+                let mut all = self.rules.iter();
+                let by_group =
+                    all.any(|rule| rule.id == id && matches!(rule.scope, AttachScope::Cgroup(_)));
+                let found = self.found.iter();
+                let found = found.filter(|(_, changed)| *changed || by_group);
+                found.map(|(pid, _)| *pid).collect()
+            }
+        };
+        for pid in pids {
             let Some(rule) = self.rules.iter().find(|r| r.id == id).cloned() else {
                 break;
             };
@@ -102,7 +114,10 @@ impl Tracer {
                     | Refusal::DiedDuringAttach { .. }
                     | Refusal::NoDeviceLibraries { .. },
                 ) => {}
-                Err(refusal) => refused.push(refusal.of_process(pid)),
+                Err(refusal) => {
+                    self.others.look_again(pid);
+                    refused.push(refusal.of_process(pid));
+                }
             }
         }
         (attached, refused)

@@ -12,6 +12,7 @@ mod keep_budget;
 mod kept;
 pub mod nvml;
 mod operators;
+mod others;
 mod outcome;
 mod place;
 mod policy;
@@ -45,7 +46,7 @@ use std::time::{Duration, Instant};
 
 use memscope_common::WATCH_ALL;
 use memscope_ledger::event::ProcessHandle;
-use memscope_log::records::{DaemonRecord, SiteDefined};
+use memscope_log::records::{DaemonRecord, SiteDefined, What};
 use memscope_proto::v1;
 use memscope_rpc::{AttachRequest, AttachScope, Caller, DetachScope, Refusal};
 use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
@@ -61,13 +62,13 @@ use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
 use crate::watchdog::Pulse;
 
-/// Time between two searches of `/proc` for processes that match rules.
+/// Time between two searches for processes that match rules.
 const RULE_SEARCH: Duration = Duration::from_secs(1);
 /// Time between two checks of mappings that are made although the linker reported nothing.
 const RESCAN: Duration = Duration::from_secs(5);
 
-/// Rules that root may have, those of all others together, and those of one of them: each costs a look at all processes
-/// every second. Root has its own, so that others cannot keep root from adding one.
+/// Rules that root may have, those of all others together, and those of one of them: each costs a look every second at all
+/// processes that have run. Root has its own, so that others cannot keep root from adding one.
 const MOST_RULES: usize = 64;
 const MOST_RULES_OF_A_USER: usize = 8;
 
@@ -160,6 +161,10 @@ pub struct Tracer {
     /// Processes that somebody has detached while rules or the policy would attach them again, with the times of their starts.
     let_be: HashMap<u32, u64>,
     rules: Vec<Rule>,
+    /// Processes that rules may want.
+    others: others::Others,
+    /// All processes at the last search by rules, and of each whether it may have changed.
+    found: Vec<(u32, bool)>,
     next_rule: u64,
     next_handle: u32,
     sites: sites::Sites,
@@ -249,6 +254,8 @@ impl Tracer {
                     given_up: HashMap::new(),
                     let_be: HashMap::new(),
                     rules: Vec::new(),
+                    others: others::Others::default(),
+                    found: Vec::new(),
                     next_rule: 1,
                     next_handle: 1,
                     sites: sites::Sites::default(),
@@ -319,7 +326,10 @@ impl Tracer {
                 Ok(Order::Status(reply)) => {
                     let _ = reply.send(self.status());
                 }
-                Ok(Order::Keeper(told)) => self.told(told),
+                Ok(Order::Keeper(told)) => {
+                    self.heard(&told);
+                    self.told(told);
+                }
                 Ok(Order::Policy(policy)) => {
                     let before = self.ruling.in_force();
                     self.enforce(policy, before);
@@ -350,10 +360,33 @@ impl Tracer {
         }
     }
 
+    /// Notes which processes are new, for the next search.
+    fn heard(&mut self, told: &KeeperMessage) {
+        let pid = match told {
+            KeeperMessage::Notice {
+                what: What::Exec { tgid: pid } | What::ForkedElsewhere { child: pid, .. },
+                ..
+            }
+            | KeeperMessage::Forked { child: pid, .. } => *pid,
+            _ => return,
+        };
+        if !self.rules.is_empty() {
+            self.others.look_again(pid);
+        }
+        if !self.ruling.is_empty() {
+            self.ruling.judged.remove(&pid);
+            self.ruling.others.look_again(pid);
+        }
+    }
+
     /// Checks that are made between orders, each at its own interval.
     fn look_around(&mut self) {
         self.notice_activity();
-        self.notice_exits();
+        let rescans = self.last_rescan.elapsed() > RESCAN;
+        // The end of a process comes as an order; without one, as when its record was lost, it is found a little later.
+        if !self.is_calm() || rescans {
+            self.notice_exits();
+        }
         self.say_full();
         self.look_at_what_waits();
         self.read_what_is_due();
@@ -365,10 +398,11 @@ impl Tracer {
         }
         if !self.rules.is_empty() && self.last_rule_search.elapsed() > RULE_SEARCH {
             self.last_rule_search = Instant::now();
+            self.found = self.others.look(self.last_rule_search);
             self.search_rules();
         }
         self.search_by_policy();
-        if self.last_rescan.elapsed() > RESCAN {
+        if rescans {
             self.last_rescan = Instant::now();
             self.rescan();
         }
@@ -660,6 +694,7 @@ impl Tracer {
             caller,
             attached: 0,
         });
+        self.others.forget();
         self.configure();
         Ok(id)
     }

@@ -3,17 +3,19 @@
 //! A program that is started is compared with the entries when the kernel reports its exec, before it has run for long. What changes
 //! later (a library that is loaded, a process that is moved into another control group) is found by a search, once a second.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use memscope_log::records::DaemonRecord;
 use memscope_rpc::{Caller, Refusal};
 
+use super::Tracer;
 use super::attach::Cause;
-use super::ruling::{InForce, Looks, Wanted};
-use super::{Tracer, rules};
+use super::ruling::{InForce, Judged, Looks, Wanted};
 use crate::policy::Policy;
 
-/// Time after which a process that no entry wanted is looked at again, although nothing about it seems to have changed.
+/// Time after which a process that no entry wanted is looked at again, although nothing about it seems to have changed: what it maps
+/// if it has run, and what others say of it.
 const JUDGED: Duration = Duration::from_secs(10);
 /// Shortest time between two searches.
 const SEARCH: Duration = Duration::from_secs(1);
@@ -47,6 +49,7 @@ impl Tracer {
         self.ruling.policy = policy;
         self.ruling.numbers = numbers;
         self.ruling.judged.clear();
+        self.ruling.others.forget();
         if !same {
             self.judge_anew(&had);
         }
@@ -90,7 +93,7 @@ impl Tracer {
         }
         match self.ruling.decide(pid) {
             Some(wanted) => self.attach_by_policy(pid, wanted),
-            None => self.leave(pid),
+            None => self.leave(pid, false),
         }
     }
 
@@ -100,21 +103,34 @@ impl Tracer {
         if self.ruling.is_empty() || began < self.ruling.next_search {
             return;
         }
-        if began >= self.ruling.judge_again {
-            self.ruling.judged.clear();
+        let from = processor_time();
+        let found = self.ruling.others.look(began);
+        let again = began >= self.ruling.judge_again;
+        if again {
             self.ruling.judge_again = began + JUDGED;
             self.forget_let_be();
+            let there: HashSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
+            self.ruling.judged.retain(|pid, _| there.contains(pid));
         }
-        let from = processor_time();
         let changes = self.ruling.policy.looks_at_what_changes();
+        let by_group = self.ruling.policy.looks_at_groups();
         let own = std::process::id();
-        for pid in rules::pids() {
+        for (pid, has_run) in found {
             if pid == own || self.traced.contains_key(&pid) || self.was_let_be(pid) {
                 continue;
             }
-            let judged = self.ruling.judged.get(&pid);
-            if judged.is_some_and(|looks| !changes || *looks == Looks::of(pid)) {
-                continue;
+            if let Some(judged) = self.ruling.judged.get_mut(&pid) {
+                judged.again |= has_run;
+                // Others may move it into another control group, and say something new of its container.
+                let may_differ = match again {
+                    true => judged.again || by_group,
+                    false if !changes => false,
+                    false if has_run => judged.looks != Looks::of(pid),
+                    false => by_group && judged.looks.group != Looks::group_of(pid),
+                };
+                if !may_differ {
+                    continue;
+                }
             }
             self.pulse.beat();
             self.started(pid);
@@ -123,9 +139,10 @@ impl Tracer {
         self.ruling.next_search = Instant::now() + SEARCH.max(took * PAUSE);
     }
 
-    /// Remembers that no entry wants a process as it is.
-    fn leave(&mut self, pid: u32) {
-        self.ruling.judged.insert(pid, Looks::of(pid));
+    /// Remembers that no entry wants a process as it is. `again`: it is to be looked at again even if it does not run.
+    fn leave(&mut self, pid: u32, again: bool) {
+        let looks = Looks::of(pid);
+        self.ruling.judged.insert(pid, Judged { looks, again });
     }
 
     fn attach_by_policy(&mut self, pid: u32, wanted: Wanted) {
@@ -154,7 +171,7 @@ impl Tracer {
                     error,
                     Refusal::NoSuchProcess { .. } | Refusal::DiedDuringAttach { .. }
                 ) {
-                    self.leave(pid);
+                    self.leave(pid, true);
                 }
             }
         }

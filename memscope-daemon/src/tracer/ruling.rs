@@ -7,6 +7,7 @@ use memscope_proto::v1;
 use memscope_rpc::AttachOptions;
 use serde::{Deserialize, Serialize};
 
+use super::others::Others;
 use crate::policy::{Candidate, Entry, Places, Policy};
 
 /// An entry of the policy, as it is written down.
@@ -27,7 +28,9 @@ pub(super) struct Ruling {
     pub(super) numbers: Vec<(u64, u64)>,
     places: Places,
     /// Processes that no entry wanted, with what they looked like then.
-    pub(super) judged: HashMap<u32, Looks>,
+    pub(super) judged: HashMap<u32, Judged>,
+    /// Processes that entries may want.
+    pub(super) others: Others,
     /// When all of them are looked at again.
     pub(super) judge_again: Instant,
     /// When the next search may begin.
@@ -38,8 +41,17 @@ pub(super) struct Ruling {
 /// address space, which grows with each library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Looks {
-    group: Option<Vec<u8>>,
+    pub(super) group: Option<Vec<u8>>,
     size: Option<Vec<u8>>,
+}
+
+/// A process that no entry wanted.
+#[derive(Debug)]
+pub(super) struct Judged {
+    /// What it looked like then.
+    pub(super) looks: Looks,
+    /// It has run since then, so that something else about it may be new; or it was wanted, and its attach was refused.
+    pub(super) again: bool,
 }
 
 /// How a process is to be attached.
@@ -60,9 +72,13 @@ impl Looks {
             text.get(..end.unwrap_or(text.len())).map(<[u8]>::to_vec)
         };
         Looks {
-            group: memscope_site::process::read(pid, "cgroup").ok(),
+            group: Looks::group_of(pid),
             size: size.and_then(first),
         }
+    }
+
+    pub(super) fn group_of(pid: u32) -> Option<Vec<u8>> {
+        memscope_site::process::read(pid, "cgroup").ok()
     }
 }
 
@@ -75,6 +91,7 @@ impl Ruling {
             numbers: Vec::new(),
             places,
             judged: HashMap::new(),
+            others: Others::default(),
             judge_again: now,
             next_search: now,
         }

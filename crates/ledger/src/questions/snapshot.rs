@@ -37,6 +37,7 @@ impl Placed {
 
 /// Builds the snapshot of a process.
 pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
+    let mut making = Making::of(process);
     let mut segments = Vec::new();
     let mut trace: Vec<SnapshotTrace> = Vec::new();
     let mut trace_dropped = 0;
@@ -45,8 +46,8 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             continue;
         };
         match process.source() {
-            Source::Pool => segments.extend(pool_segments(process, row, device)),
-            Source::Driver => segments.extend(driver_segments(process, device)),
+            Source::Pool => segments.extend(pool_segments(&mut making, row, device)),
+            Source::Driver => segments.extend(driver_segments(&mut making, device)),
         }
         trace.extend(row.pool.ring.entries().map(|entry| SnapshotTrace {
             action: entry.action,
@@ -63,7 +64,9 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         trace_dropped += row.pool.ring.dropped();
     }
     trace.sort_by_key(|entry| entry.time_ns);
-    let stacks = name_stacks(process, &mut segments, &mut trace);
+    for entry in &mut trace {
+        entry.stack = making.stack(entry.stack);
+    }
     SnapshotReport {
         process: process.summary(),
         as_of,
@@ -74,7 +77,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             devices: devices_found(process),
             ..process.allocator.clone()
         },
-        stacks,
+        stacks: making.stacks,
         labels: process.labels.all(),
         coverage: coverage::of_picture(process),
     }
@@ -92,33 +95,39 @@ fn devices_found(process: &Process) -> u32 {
         .unwrap_or(0)
 }
 
-/// The stacks that blocks and trace entries refer to. Their indices are replaced by indices into the returned list.
-fn name_stacks(
-    process: &Process,
-    segments: &mut [SnapshotSegment],
-    trace: &mut [SnapshotTrace],
-) -> Vec<Arc<Stack>> {
-    let mut stacks = vec![Arc::new(process.stacks.stack(NOT_TAKEN))];
-    let mut numbers = FastMap::default();
-    numbers.insert(NOT_TAKEN, 0);
-    let mut name = |place: &mut StackIndex| {
-        *place = *numbers.entry(*place).or_insert_with(|| {
-            stacks.push(Arc::new(process.stacks.stack(*place)));
-            stacks.len() as u32 - 1
-        });
-    };
-    for segment in segments {
-        segment
-            .blocks
-            .iter_mut()
-            .for_each(|block| name(&mut block.stack));
+/// A snapshot while it is made.
+struct Making<'a> {
+    process: &'a Process,
+    /// The stacks that blocks and trace entries refer to, so far.
+    stacks: Vec<Arc<Stack>>,
+    /// Their indices in that list, by what the process calls them.
+    indices: FastMap<StackIndex, u32>,
+    /// The blocks of the segment that is being put together. Lists that grew one by one would be twice as long as they need.
+    blocks: Vec<SnapshotBlock>,
+}
+
+impl Making<'_> {
+    fn of(process: &Process) -> Making<'_> {
+        Making {
+            process,
+            stacks: vec![Arc::new(process.stacks.stack(NOT_TAKEN))],
+            indices: FastMap::from_iter([(NOT_TAKEN, 0)]),
+            blocks: Vec::new(),
+        }
     }
-    trace.iter_mut().for_each(|entry| name(&mut entry.stack));
-    stacks
+
+    /// The index of a stack in the list of the answer.
+    fn stack(&mut self, place: StackIndex) -> u32 {
+        *self.indices.entry(place).or_insert_with(|| {
+            self.stacks.push(Arc::new(self.process.stacks.stack(place)));
+            self.stacks.len() as u32 - 1
+        })
+    }
 }
 
 /// The segments of a process without a pool: every driver allocation is a segment with one block.
-fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
+fn driver_segments(making: &mut Making<'_>, device: i32) -> Vec<SnapshotSegment> {
+    let process = making.process;
     let plain = process
         .driver
         .live()
@@ -146,7 +155,7 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
                 requested: Some(allocation.size),
                 state: BlockState::Active,
                 since_ns: allocation.born_ns,
-                stack: allocation.stack,
+                stack: making.stack(allocation.stack),
                 labels: 0,
             }],
         })
@@ -155,10 +164,10 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
     segments
 }
 
-fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSegment> {
-    let blocks = placed_blocks(process, device);
+fn pool_segments(making: &mut Making<'_>, row: &Device, device: i32) -> Vec<SnapshotSegment> {
+    let blocks = placed_blocks(making.process, device);
     if row.pool.read.pending.is_empty() {
-        return segments_of(process, row, device, blocks);
+        return segments_of(making, row, device, blocks);
     }
     let pending = row.pool.read.pending.iter().map(|(held, stack)| Placed {
         block: SnapshotBlock {
@@ -175,18 +184,18 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
     });
     let mut all: Vec<Placed> = blocks.chain(pending).collect();
     all.sort_by_key(|placed| placed.block.addr);
-    segments_of(process, row, device, all.into_iter())
+    segments_of(making, row, device, all.into_iter())
 }
 
 /// The segments of a pool with these blocks, which are ordered by address. There may be millions, so each goes straight into
 /// the segment that it lies in.
 fn segments_of(
-    process: &Process,
+    making: &mut Making<'_>,
     row: &Device,
     device: i32,
     blocks: impl Iterator<Item = Placed>,
 ) -> Vec<SnapshotSegment> {
-    let ranges = known_ranges(process, row, device);
+    let ranges = known_ranges(making.process, row, device);
     let mut blocks = Apart { blocks, last: None }.peekable();
     let mut unplaced = Vec::new();
     let mut segments = Vec::new();
@@ -200,7 +209,7 @@ fn segments_of(
             placed.block.size = placed.block.size.min(range.end() - placed.block.addr);
             Some(placed)
         });
-        segments.push(segment(row, device, range, inside, true));
+        segments.push(segment(making, row, device, range, inside, true));
     }
     unplaced.extend(blocks);
     for run in runs(unplaced, &ranges) {
@@ -216,7 +225,8 @@ fn segments_of(
             large: None,
             told: false,
         };
-        segments.push(segment(row, device, &range, run.into_iter(), false));
+        let run = run.into_iter();
+        segments.push(segment(making, row, device, &range, run, false));
     }
     segments.sort_by_key(|segment| segment.addr);
     segments
@@ -259,10 +269,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
 /// The device's blocks by address.
 fn placed_blocks(process: &Process, device: i32) -> impl Iterator<Item = Placed> {
     let level = process.facts.level;
-    let blocks = process
-        .pool
-        .blocks
-        .by_address(move |block| block.device == device);
+    let blocks = process.pool.blocks.by_address(move |on| on == device);
     blocks.map(move |(addr, block)| Placed {
         block: SnapshotBlock {
             addr,
@@ -339,13 +346,14 @@ fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
 
 /// A segment with its blocks; the room between them becomes inactive blocks.
 fn segment(
+    making: &mut Making<'_>,
     row: &Device,
     device: i32,
     range: &Segment,
     inside: impl Iterator<Item = Placed>,
     seen: bool,
 ) -> SnapshotSegment {
-    let mut blocks = Vec::new();
+    making.blocks.clear();
     let mut at = range.addr;
     let room = |from: u64, to: u64| SnapshotBlock {
         addr: from,
@@ -353,7 +361,8 @@ fn segment(
         requested: Some(row.pool.rooms.requested(from, to)),
         state: BlockState::Inactive,
         since_ns: 0,
-        stack: NOT_TAKEN,
+        // The first entry of the list stands for none.
+        stack: 0,
         labels: 0,
     };
     let mut stream = None;
@@ -366,13 +375,17 @@ fn segment(
             continue;
         }
         if placed.block.addr > at {
-            blocks.push(room(at, placed.block.addr));
+            making.blocks.push(room(at, placed.block.addr));
         }
         at = placed.end();
-        blocks.push(placed.block);
+        let stack = making.stack(placed.block.stack);
+        making.blocks.push(SnapshotBlock {
+            stack,
+            ..placed.block
+        });
     }
     if at < range.end() {
-        blocks.push(room(at, range.end()));
+        making.blocks.push(room(at, range.end()));
     }
     let large = if let Some(told) = range.large {
         told
@@ -395,6 +408,6 @@ fn segment(
         pool: range.pool,
         expandable: range.expandable,
         seen,
-        blocks,
+        blocks: making.blocks.clone(),
     }
 }

@@ -8,9 +8,11 @@
 
 use crate::fast_hash::FoldHasher;
 use crate::state::columns::{self, Row};
+use crate::state::labels::LabelSet;
 use crate::state::membership::Membership;
 use crate::state::pool::block::{Block, Known, Origin};
 use crate::state::pool::totals::Sized;
+use crate::state::stacks::{NOT_TAKEN, StackIndex};
 use hashbrown::HashTable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::hash::Hasher;
@@ -19,21 +21,106 @@ use std::hash::Hasher;
 const PIECE: usize = 1024;
 /// So many blocks stay in a processor's cache by themselves.
 const CACHED: usize = 20_000;
+/// Places that are fetched from memory at once.
+const AT_ONCE: usize = 32;
 /// The number that stands for no place.
 const NOWHERE: u32 = u32::MAX;
 
-/// A place for a block.
+/// A place for a block: one line of the processor's cache, so that a block is fetched from memory at once.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Place {
     /// The block's address. Where there is no block, the number of the next free place.
     addr: u64,
-    block: Option<Block>,
+    rounded: u64,
+    requested: Known,
+    born_ns: u64,
+    serial: u64,
+    membership: Membership,
+    size: Sized,
+    stack: StackIndex,
+    /// Number of the block's device and stream in the list of them; `NOWHERE` where there is no block.
+    lane: u32,
+    labels: LabelSet,
+    origin: Origin,
+    pending: bool,
+}
+
+impl Place {
+    /// A place without a block.
+    fn free(next: u32) -> Place {
+        Place {
+            addr: u64::from(next),
+            rounded: 0,
+            requested: None.into(),
+            born_ns: 0,
+            serial: 0,
+            membership: Membership::NOWHERE,
+            size: Sized::EXACT,
+            stack: NOT_TAKEN,
+            lane: NOWHERE,
+            labels: 0,
+            origin: Origin::Seen,
+            pending: false,
+        }
+    }
+}
+
+/// A device and a stream on which there are blocks.
+type Lane = (i32, Known);
+
+/// The devices and streams of blocks, each pair once: a process has few of them, and each block has one.
+#[derive(Clone, Debug, Default)]
+struct Lanes {
+    all: Vec<Lane>,
+    /// Their numbers, by what they are.
+    numbers: HashTable<u32>,
+    /// Number of the one that was asked for last.
+    last: u32,
+}
+
+impl Lanes {
+    fn get(&self, number: u32) -> Option<Lane> {
+        self.all.get(number as usize).copied()
+    }
+
+    /// The number of a lane, if it has one.
+    fn find(&mut self, lane: Lane) -> Option<u32> {
+        if self.get(self.last) != Some(lane) {
+            let all = &self.all;
+            let known = self.numbers.find(hash_lane(lane), |number| {
+                all.get(*number as usize) == Some(&lane)
+            });
+            self.last = *known?;
+        }
+        Some(self.last)
+    }
+
+    /// Adds a lane that has no number yet.
+    fn add(&mut self, lane: Lane) -> u32 {
+        let number = self.all.len() as u32;
+        self.all.push(lane);
+        let all = &self.all;
+        self.numbers.insert_unique(hash_lane(lane), number, |one| {
+            all.get(*one as usize).map_or(0, |one| hash_lane(*one))
+        });
+        self.last = number;
+        number
+    }
+}
+
+fn hash_lane((device, stream): Lane) -> u64 {
+    let mut hasher = FoldHasher::default();
+    hasher.write_i32(device);
+    hasher.write_u64(stream.packed());
+    hasher.finish()
 }
 
 /// Blocks by address.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     pieces: Vec<Vec<Place>>,
+    lanes: Lanes,
     /// Number of the first free place that had a block before.
     free: u32,
     /// Numbers of the places with a block, by the block's address.
@@ -44,6 +131,7 @@ impl Default for Blocks {
     fn default() -> Blocks {
         Blocks {
             pieces: Vec::new(),
+            lanes: Lanes::default(),
             free: NOWHERE,
             numbers: HashTable::new(),
         }
@@ -81,22 +169,75 @@ impl Blocks {
             .get_mut(number as usize % PIECE)
     }
 
+    /// The block at a place, if there is one.
+    fn block(&self, place: &Place) -> Option<Block> {
+        let (device, stream) = self.lanes.get(place.lane)?;
+        Some(Block {
+            device,
+            pending: place.pending,
+            origin: place.origin,
+            labels: place.labels,
+            rounded: place.rounded,
+            size: place.size,
+            requested: place.requested,
+            stream,
+            born_ns: place.born_ns,
+            serial: place.serial,
+            stack: place.stack,
+            place: place.membership,
+        })
+    }
+
+    /// The reverse of [`Blocks::block`].
+    fn place_of(&mut self, addr: u64, block: Block) -> Place {
+        Place {
+            addr,
+            rounded: block.rounded,
+            requested: block.requested,
+            born_ns: block.born_ns,
+            serial: block.serial,
+            membership: block.place,
+            size: block.size,
+            stack: block.stack,
+            lane: self.lane((block.device, block.stream)),
+            labels: block.labels,
+            origin: block.origin,
+            pending: block.pending,
+        }
+    }
+
+    /// The number of a device and stream.
+    fn lane(&mut self, lane: Lane) -> u32 {
+        if let Some(known) = self.lanes.find(lane) {
+            return known;
+        }
+        // A program may take ever new streams. So once the list is longer than twice what there is room for in the pieces, it is
+        // made anew of what blocks are on now, which is at most half of that.
+        if self.lanes.all.len() >= (self.pieces.len() + 1) * 2 * PIECE {
+            let old = std::mem::take(&mut self.lanes);
+            for place in self.pieces.iter_mut().flatten() {
+                if let Some(lane) = old.get(place.lane) {
+                    place.lane = match self.lanes.find(lane) {
+                        Some(known) => known,
+                        None => self.lanes.add(lane),
+                    };
+                }
+            }
+        }
+        self.lanes.add(lane)
+    }
+
     /// The block at this address.
-    pub(crate) fn get(&self, addr: &u64) -> Option<&Block> {
-        place(&self.pieces, self.find(*addr)?)?.block.as_ref()
+    pub(crate) fn get(&self, addr: &u64) -> Option<Block> {
+        self.block(place(&self.pieces, self.find(*addr)?)?)
     }
 
     /// Brings the block at this address into the processor's cache, if there are so many blocks that they do not stay there by themselves.
     pub(crate) fn prefetch(&self, addr: u64) {
         if self.len() > CACHED {
-            std::hint::black_box(self.get(&addr).map(|block| block.pending));
+            // What is compared on the way is in the block's own line.
+            std::hint::black_box(self.find(addr));
         }
-    }
-
-    /// The block at this address, to change it.
-    pub(crate) fn get_mut(&mut self, addr: &u64) -> Option<&mut Block> {
-        let number = self.find(*addr)?;
-        self.place_mut(number)?.block.as_mut()
     }
 
     /// Whether there is a block at this address.
@@ -106,10 +247,7 @@ impl Blocks {
 
     /// Enters a block at this address, in place of one that was there.
     pub(crate) fn insert(&mut self, addr: u64, block: Block) {
-        let new = Place {
-            addr,
-            block: Some(block),
-        };
+        let new = self.place_of(addr, block);
         if let Some(known) = self.find(addr) {
             if let Some(place) = self.place_mut(known) {
                 *place = new;
@@ -166,12 +304,9 @@ impl Blocks {
             return;
         };
         let (number, _) = found.remove();
-        let next = u64::from(self.free);
+        let next = self.free;
         if let Some(place) = self.place_mut(number) {
-            *place = Place {
-                addr: next,
-                block: None,
-            };
+            *place = Place::free(next);
             self.free = number;
         }
     }
@@ -182,35 +317,49 @@ impl Blocks {
     }
 
     /// All blocks with their addresses, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Block)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Block)> {
         let places = self.pieces.iter().flatten();
-        places.filter_map(|place| Some((place.addr, place.block.as_ref()?)))
+        places.filter_map(|place| Some((place.addr, self.block(place)?)))
     }
 
-    /// The wanted blocks with their addresses, ordered by address.
+    /// The blocks of the wanted devices with their addresses, ordered by address.
     pub(crate) fn by_address(
         &self,
-        wanted: impl Fn(&Block) -> bool,
-    ) -> impl Iterator<Item = (u64, &Block)> {
+        wanted: impl Fn(i32) -> bool,
+    ) -> impl Iterator<Item = (u64, Block)> {
         let mut order: Vec<(u64, u32)> = Vec::with_capacity(self.len());
         for (at, piece) in (0u32..).zip(&self.pieces) {
             let numbers = at * PIECE as u32..;
-            let places = numbers.zip(piece);
-            let with_block = places.filter(|(_, place)| place.block.as_ref().is_some_and(&wanted));
-            order.extend(with_block.map(|(number, place)| (place.addr, number)));
+            let of_device = |place: &Place| {
+                self.lanes
+                    .get(place.lane)
+                    .is_some_and(|(device, _)| wanted(device))
+            };
+            let places = numbers.zip(piece).filter(|(_, place)| of_device(place));
+            order.extend(places.map(|(number, place)| (place.addr, number)));
         }
         // After a checkpoint was read, most of them are in order already.
         order.sort_by_key(|(addr, _)| *addr);
-        let blocks = order.into_iter();
-        blocks
-            .filter_map(|(addr, number)| Some((addr, place(&self.pieces, number)?.block.as_ref()?)))
+        (0..order.len()).filter_map(move |at| {
+            if at.is_multiple_of(AT_ONCE) {
+                // The order of addresses is none of memory. So the next places are fetched at once: one after the other, the
+                // processor would wait for each.
+                let next = order.iter().skip(at).take(AT_ONCE);
+                let places = next.filter_map(|(_, number)| place(&self.pieces, *number));
+                std::hint::black_box(places.fold(0, |all, place| all ^ place.lane));
+            }
+            let (addr, number) = *order.get(at)?;
+            Some((addr, self.block(place(&self.pieces, number)?)?))
+        })
     }
 
     /// Bytes that they take.
     pub(crate) fn bytes(&self) -> u64 {
         let places: usize = self.pieces.iter().map(Vec::capacity).sum();
         let places = places * size_of::<Place>() + self.pieces.capacity() * size_of::<Vec<Place>>();
-        (places + self.numbers.allocation_size()) as u64
+        let lanes =
+            self.lanes.all.capacity() * size_of::<Lane>() + self.lanes.numbers.allocation_size();
+        (places + lanes + self.numbers.allocation_size()) as u64
     }
 }
 
@@ -284,10 +433,7 @@ impl Row for (u64, Block) {
 
 impl Serialize for Blocks {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rows = self
-            .by_address(|_| true)
-            .map(|(addr, block)| (addr, *block));
-        columns::write(rows, self.len(), serializer)
+        columns::write(self.by_address(|_| true), self.len(), serializer)
     }
 }
 
@@ -299,8 +445,8 @@ impl<'de> Deserialize<'de> for Blocks {
         columns::read_map(deserializer, |addr, block| {
             in_order &= last < Some(addr);
             last = Some(addr);
-            let block = Some(block);
-            blocks.push(Place { addr, block });
+            let place = blocks.place_of(addr, block);
+            blocks.push(place);
         })?;
         if in_order {
             blocks.number();
@@ -308,10 +454,8 @@ impl<'de> Deserialize<'de> for Blocks {
         }
         // An older checkpoint has them in no order, and one that was forged may have an address twice.
         let mut again = Blocks::default();
-        for place in blocks.pieces.into_iter().flatten() {
-            if let Some(block) = place.block {
-                again.insert(place.addr, block);
-            }
+        for (addr, block) in blocks.iter() {
+            again.insert(addr, block);
         }
         Ok(again)
     }
@@ -326,8 +470,39 @@ mod tests {
 
     #[test]
     fn a_block_takes_few_bytes() {
-        assert_eq!(size_of::<Block>(), 64);
-        assert_eq!(size_of::<Place>(), 72);
+        assert_eq!(size_of::<Place>(), 64);
+    }
+
+    #[test]
+    fn ever_new_streams_take_a_bounded_room() {
+        let block = |stream| Block {
+            device: 0,
+            pending: false,
+            origin: Origin::Seen,
+            labels: 0,
+            rounded: 512,
+            size: Sized::EXACT,
+            requested: Some(1).into(),
+            stream: Some(stream).into(),
+            born_ns: 1,
+            serial: stream,
+            stack: NOT_TAKEN,
+            place: Membership::NOWHERE,
+        };
+        let mut blocks = Blocks::default();
+        let lasting = |number: u64| number.is_multiple_of(500);
+        for number in 0..100_000 {
+            blocks.insert(number, block(number));
+            if !lasting(number) {
+                blocks.remove(&number);
+            }
+            assert!(blocks.lanes.all.len() <= 4 * PIECE);
+        }
+        let expected: Vec<(u64, Block)> = (0..100_000)
+            .filter(|number| lasting(*number))
+            .map(|number| (number, block(number)))
+            .collect();
+        assert!(blocks.by_address(|_| true).eq(expected));
     }
 
     fn any_block() -> impl Strategy<Value = Block> {
@@ -344,7 +519,12 @@ mod tests {
             let ([size, stack, exact, tick], device, pending, origin, labels) = rest;
             let known = |number: u64| (!number.is_multiple_of(3)).then_some(number).into();
             Block {
-                device,
+                // Often the same ones.
+                device: if size.is_multiple_of(2) {
+                    device % 3
+                } else {
+                    device
+                },
                 pending,
                 origin: match origin {
                     0 => Origin::Seen,
@@ -355,7 +535,11 @@ mod tests {
                 rounded,
                 size: Sized::unpacked(size),
                 requested: known(requested),
-                stream: known(stream),
+                stream: known(if size.is_multiple_of(2) {
+                    stream % 5
+                } else {
+                    stream
+                }),
                 born_ns,
                 serial,
                 stack,
@@ -397,7 +581,7 @@ mod tests {
             let blocks: Blocks = rmp_serde::from_slice(&written).unwrap();
             let model: BTreeMap<u64, Block> = rows.into_iter().collect();
             prop_assert_eq!(blocks.len(), model.len());
-            prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, block))));
+            prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, *block))));
         }
 
         /// Against a map of the standard library, with a checkpoint now and then.
@@ -416,11 +600,12 @@ mod tests {
                         blocks.remove(&addr);
                     }
                     Call::Change(addr, rounded) => {
-                        let (known, block) = (model.get_mut(&addr), blocks.get_mut(&addr));
-                        prop_assert_eq!(known.is_some(), block.is_some());
-                        if let (Some(known), Some(block)) = (known, block) {
+                        let (known, block) = (model.get_mut(&addr), blocks.get(&addr));
+                        prop_assert_eq!(known.as_deref().copied(), block);
+                        if let (Some(known), Some(mut block)) = (known, block) {
                             known.rounded = rounded;
                             block.rounded = rounded;
+                            blocks.insert(addr, block);
                         }
                     }
                 }
@@ -430,12 +615,12 @@ mod tests {
                 }
                 prop_assert_eq!(blocks.len(), model.len());
             }
-            prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, block))));
+            prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, *block))));
             let mut all: Vec<u64> = blocks.iter().map(|(addr, _)| addr).collect();
             all.sort_unstable();
             prop_assert!(all.iter().eq(model.keys()));
             for addr in (0..400).map(|number| number * 512) {
-                prop_assert_eq!(blocks.get(&addr), model.get(&addr));
+                prop_assert_eq!(blocks.get(&addr), model.get(&addr).copied());
                 prop_assert_eq!(blocks.contains_key(&addr), model.contains_key(&addr));
             }
         }

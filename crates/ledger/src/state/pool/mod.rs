@@ -109,7 +109,7 @@ impl Pool {
     ) -> (u64, u64) {
         if let Some(Half::Alloc { addr, serial }) = half
             && addr == report.ptr
-            && let Some(block) = self.blocks.get_mut(&addr)
+            && let Some(mut block) = self.blocks.get(&addr)
             && block.serial == serial
             && !block.pending
             && block.device == report.device
@@ -129,6 +129,7 @@ impl Pool {
             block.size = Sized::EXACT;
             device.ring.last_is_sized(addr, rounded);
             device.rooms.taken(addr, rounded);
+            self.blocks.insert(addr, block);
             return (0, 0);
         }
         self.came(
@@ -162,7 +163,7 @@ impl Pool {
         half: Option<Half>,
     ) -> (u64, u64) {
         let addr = report.ptr;
-        let held = self.blocks.get(&addr).copied().filter(|b| !b.pending);
+        let held = self.blocks.get(&addr).filter(|b| !b.pending);
         if held.is_none()
             && let Some(Half::Free {
                 addr: freed,
@@ -181,7 +182,7 @@ impl Pool {
                 (block.requested.get().unwrap_or(rounded), block.stream.get())
             }
             None => {
-                if let Some(old) = self.blocks.get(&addr).copied() {
+                if let Some(old) = self.blocks.get(&addr) {
                     self.end_pending(scene, addr, old);
                 }
                 self.orphan_went(scene, report.device, Some(rounded), 0);
@@ -217,13 +218,14 @@ impl Pool {
                 }
             }
         }
-        if let Some(block) = self.blocks.get_mut(&addr) {
+        if let Some(mut block) = self.blocks.get(&addr) {
             row.pending_bytes = row
                 .pending_bytes
                 .saturating_sub(block.rounded)
                 .saturating_add(rounded);
             block.rounded = rounded;
             block.size = Sized::EXACT;
+            self.blocks.insert(addr, block);
         }
     }
 
@@ -317,8 +319,9 @@ impl Pool {
 
     /// Gives the block at an address other labels.
     pub(crate) fn label(&mut self, addr: u64, labels: impl FnOnce(LabelSet) -> LabelSet) {
-        if let Some(block) = self.blocks.get_mut(&addr) {
+        if let Some(mut block) = self.blocks.get(&addr) {
             block.labels = labels(block.labels);
+            self.blocks.insert(addr, block);
         }
     }
 
@@ -414,7 +417,7 @@ impl Pool {
     /// Removes the block at this address, if one is thought to live there. It must be gone, although its free was not
     /// seen.
     pub(crate) fn drop_gone(&mut self, scene: &mut Scene<'_>, addr: u64) {
-        let Some(block) = self.blocks.get(&addr).copied() else {
+        let Some(block) = self.blocks.get(&addr) else {
             return;
         };
         if block.pending {
@@ -485,7 +488,7 @@ impl Pool {
             row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
         }
         if let Some((addr, excess)) = settled.sized
-            && let Some(block) = self.blocks.get_mut(&addr)
+            && let Some(mut block) = self.blocks.get(&addr)
         {
             let rounded = block.rounded.saturating_add(excess);
             scene
@@ -493,6 +496,7 @@ impl Pool {
                 .resized(Some(block.device), block.stack, block.rounded, rounded);
             block.rounded = rounded;
             block.size = Sized::EXACT;
+            self.blocks.insert(addr, block);
             let row = scene.devices.pool(device);
             row.ring.last_is_sized(addr, block.rounded);
             row.rooms.taken(addr, block.rounded);
@@ -528,7 +532,7 @@ impl Pool {
     }
 
     /// Live and pending blocks, in no order.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, &Block)> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
         self.blocks.iter()
     }
 

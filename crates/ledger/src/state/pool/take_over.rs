@@ -168,7 +168,6 @@ impl Pool {
             .blocks
             .iter()
             .filter(|(_, block)| block.device == unseen.device && !block.came_after(at_ns))
-            .map(|(addr, block)| (addr, *block))
             .collect();
         let mut entered = vec![false; held.blocks().len()];
         for (addr, block) in before {
@@ -216,7 +215,7 @@ impl Pool {
 
     /// The block was known already: takes its exact sizes and its stream from the reading.
     fn correct(&mut self, scene: &mut Scene<'_>, found: &HeldBlock) {
-        if let Some(block) = self.blocks.get_mut(&found.addr) {
+        if let Some(mut block) = self.blocks.get(&found.addr) {
             let row = scene.devices.pool(block.device);
             if !block.pending {
                 row.totals.close(found.addr, block.size);
@@ -231,6 +230,7 @@ impl Pool {
             block.size = Sized::EXACT;
             block.requested = found.requested().or(block.requested.get()).into();
             block.stream = Some(found.stream).into();
+            self.blocks.insert(found.addr, block);
         }
     }
 
@@ -365,7 +365,7 @@ impl Pool {
     }
 
     fn born_late(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, requested: u64) {
-        if let Some(block) = self.blocks.get_mut(&addr)
+        if let Some(mut block) = self.blocks.get(&addr)
             && (block.device, block.requested.get()) == (device, Some(requested))
             && block.origin != Origin::Seen
         {
@@ -375,6 +375,7 @@ impl Pool {
             }
             block.origin = Origin::Seen;
             block.born_ns = scene.time_ns;
+            self.blocks.insert(addr, block);
         }
     }
 }

@@ -172,7 +172,7 @@ impl Pool {
 
     fn trace_free(&mut self, scene: &mut Scene<'_>, device: i32, trace: &PoolTrace) -> (u64, u64) {
         let addr = trace.addr;
-        let known = self.blocks.get(&addr).copied();
+        let known = self.blocks.get(&addr);
         let mut block = match known {
             Some(block) if !block.pending => block,
             other => {
@@ -224,7 +224,7 @@ impl Pool {
         trace: &PoolTrace,
     ) -> (u64, u64) {
         let addr = trace.addr;
-        let known = self.blocks.get(&addr).copied();
+        let known = self.blocks.get(&addr);
         let rounded = trace.block_size.or(known.map(|block| block.rounded));
         let row = scene.devices.pool(device);
         row.rooms.given_back(

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 
 /// Minimum number of entries kept, for readings that come late.
 const RECENT: usize = 65_536;
+/// Room for entries that a ring begins with.
+const FIRST: usize = 16;
 /// While what was there before is not known, the entries of the last `HELD_NS` nanoseconds are kept, but at most
 /// `HELD`: reading a large pool takes long, and the reading needs the entries that came meanwhile.
 const HELD_NS: u64 = 20_000_000_000;
@@ -136,9 +138,17 @@ impl TraceRing {
 
     /// Adds an entry; if the ring is full, the oldest is dropped.
     pub(crate) fn push(&mut self, entry: Entry) {
-        while self.entries.len() >= self.room(entry.time_ns) {
+        let mut room = self.room(entry.time_ns);
+        while self.entries.len() >= room {
             self.entries.pop_front();
             self.dropped += 1;
+            room = self.room(entry.time_ns);
+        }
+        let kept = self.entries.len();
+        if kept == self.entries.capacity() {
+            // Twice as much each time, but never more than is kept.
+            self.entries
+                .reserve_exact(kept.max(FIRST).min(room.saturating_sub(kept)));
         }
         let pool = entry.pool.map_or(0, |pool| self.pool_index(pool));
         self.entries.push_back(StoredEntry {
@@ -343,6 +353,7 @@ mod tests {
         assert_eq!((kept[0].addr, kept[0].pool), (2, None));
         assert_eq!((kept[2].addr, kept[2].pool), (4, Some((0, 4))));
         assert_eq!(ring.dropped(), 2);
+        assert!(ring.entries.capacity() <= 2 * FIRST);
         ring.last_is_orphan();
         let recent: Vec<(u64, bool)> = ring.after(0).map(|e| (e.addr, e.orphan)).collect();
         assert_eq!(recent, [(1, false), (2, false), (3, false), (4, true)]);
@@ -355,6 +366,14 @@ mod tests {
         }
         assert_eq!((ring.len(), ring.dropped()), (3, 70_000 - 3));
         assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64);
+        let mut longer = TraceRing::new(100_000);
+        (0..200_000).for_each(|i| {
+            longer.push(Entry {
+                time_ns: i,
+                ..kept[0]
+            });
+        });
+        assert_eq!(longer.entries.capacity(), 100_000);
         Met {
             what: "entries of an allocator's trace",
             most: "`--trace-entries`".to_owned(),

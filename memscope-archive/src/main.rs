@@ -33,6 +33,10 @@ use std::time::Duration;
 use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Kinds of events that are always archived, in a table of their own.
 const ALERTS: &[&str] = &["finding"];
@@ -48,12 +52,17 @@ fn main() -> Result<ExitCode> {
 
 #[tokio::main]
 async fn archive(options: Options) -> Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MEMSCOPE_LOG")
-        .unwrap_or_else(|_| "warn,memscope_archive=info".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let words = std::env::var("MEMSCOPE_LOG").ok();
+    let own = Targets::new()
+        .with_default(Level::WARN)
+        .with_target("memscope_archive", Level::INFO);
+    let filter = words.and_then(|words| words.parse().ok()).unwrap_or(own);
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(filter)
         .init();
     // The HTTP client has no TLS of its own choice. If there is a provider already, it is this one.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -60,9 +60,26 @@ pub(crate) fn plain(text: &str) -> String {
     safe
 }
 
+/// Who made something: the name in a certificate, or else the id of a user of the daemon's machine.
+pub(crate) fn maker(uid: u32, certificate: Option<&str>) -> String {
+    match certificate {
+        Some(name) => format!("{} (certificate)", plain(name)),
+        None => uid.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_made_something_has_a_name() {
+        assert_eq!(maker(1000, None), "1000");
+        assert_eq!(
+            maker(u32::MAX, Some("ops\u{1b}")),
+            "ops\\u{1b} (certificate)"
+        );
+    }
 
     #[test]
     fn what_is_not_known_is_said_to_be_that() {

@@ -33,6 +33,10 @@ use memscope_rpc::{
     Tls, serve,
 };
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> std::process::ExitCode {
     // A reader is this program with one word, and nothing else of the daemon.
@@ -55,10 +59,12 @@ fn main() -> std::process::ExitCode {
         }
     };
     panics::end_with_any_thread();
-    tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&config.log))
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(log_filter(&config.log))
         .init();
     if config.check_config {
         return check(&config, file);
@@ -127,8 +133,7 @@ fn entries(policy: &Policy) -> String {
 
 /// Makes the filter of the log. A bare level applies to memscope's own crates only; words with targets are used as
 /// they are.
-fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
-    use tracing_subscriber::EnvFilter;
+fn log_filter(words: &str) -> Targets {
     let own = [
         "memscoped",
         "memscope_daemon",
@@ -145,7 +150,9 @@ fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
             .collect();
         format!("warn,{}", each.join(","))
     };
-    EnvFilter::try_new(words).unwrap_or_else(|_| EnvFilter::new("info"))
+    words
+        .parse()
+        .unwrap_or_else(|_| Targets::new().with_default(Level::INFO))
 }
 
 /// Makes the C library keep two heaps. By default it makes one for each thread that answers, and what a large answer

@@ -14,38 +14,100 @@ fn port_of(daemon: &Daemon) -> String {
     })
 }
 
+/// A daemon that listens at a TCP port, and the holders of two certificates: `ops` may control it, `look` may see.
+struct Far {
+    daemon: Daemon,
+    address: String,
+    /// The certificates and keys.
+    folder: tempfile::TempDir,
+}
+
+impl Far {
+    fn start() -> Far {
+        let folder = scratch();
+        let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+        let files = ServerFiles::write(folder.path(), &servers, &clients);
+        let daemon = Daemon::with(&files.listening());
+        let address = port_of(&daemon);
+        let far = Far {
+            daemon,
+            address,
+            folder,
+        };
+        for (name, role) in [("ops", &["memscope:control"][..]), ("look", &[])] {
+            let issued = clients.client(name, role, Time::Now);
+            std::fs::write(far.at(&format!("{name}.pem")), &issued.certificate).unwrap();
+            std::fs::write(far.at(&format!("{name}.key")), &issued.key).unwrap();
+        }
+        std::fs::write(far.at("ca.pem"), servers.certificate()).unwrap();
+        far
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// What is said to the holder of this certificate.
+    fn as_whom(&self, name: &str, words: &[&str]) -> Said {
+        let tls = [
+            "--tls-cert",
+            &self.at(&format!("{name}.pem")),
+            "--tls-key",
+            &self.at(&format!("{name}.key")),
+            "--tls-ca",
+            &self.at("ca.pem"),
+        ];
+        Asking::new([&tls[..], words].concat()).ask()
+    }
+}
+
+#[test]
+fn what_the_holder_of_a_certificate_made_bears_its_name() {
+    let far = Far::start();
+    let ops = |words: &[&str]| {
+        let said = far.as_whom("ops", &[&["--connect", &far.address][..], words].concat());
+        assert_eq!(said.code, 0, "{said}");
+        said
+    };
+    ops(&["attach", "--comm", "by-certificate"]);
+    far.daemon.ctl(&["attach", "--comm", "by-a-user"]).text();
+    // Root has this trigger from the start.
+    ops(&["trigger", "add", "oom"]);
+    let made = [
+        (far.daemon.json(&["status"]), "rules", ["status"].as_slice()),
+        (
+            far.daemon.json(&["trigger", "list"]),
+            "triggers",
+            &["trigger", "list"],
+        ),
+    ];
+    for (answer, list, words) in made {
+        let made = answer[list].as_array().unwrap();
+        let (certified, users): (Vec<_>, Vec<_>) =
+            made.iter().partition(|one| !one["certificate"].is_null());
+        assert_eq!((certified.len(), users.len()), (1, 1), "{answer:#}");
+        assert_eq!(certified[0]["certificate"], "ops", "{answer:#}");
+        assert_eq!(number(&users[0]["uid"]), 0, "{answer:#}");
+        let said = far.daemon.ctl(words);
+        let table = said.text();
+        assert!(!table.contains(&u32::MAX.to_string()), "{table}");
+        let row = table.lines().find(|line| line.contains(" ops "));
+        assert!(row.is_some(), "{table}");
+    }
+}
+
 #[test]
 fn ranks_of_one_job_on_two_nodes_and_a_node_that_is_gone() {
-    let folder = scratch();
-    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
-    let files = ServerFiles::write(folder.path(), &servers, &clients);
-    let at = |name: &str| folder.path().join(name).display().to_string();
     let here = Daemon::start();
-    let far = Daemon::with(&files.listening());
-    for (name, role) in [("ops", &["memscope:control"][..]), ("look", &[])] {
-        let issued = clients.client(name, role, Time::Now);
-        std::fs::write(at(&format!("{name}.pem")), &issued.certificate).unwrap();
-        std::fs::write(at(&format!("{name}.key")), &issued.key).unwrap();
-    }
-    std::fs::write(at("ca.pem"), servers.certificate()).unwrap();
-    let address = port_of(&far);
+    let node = Far::start();
+    let (far, address) = (&node.daemon, &node.address);
+    let at = |name: &str| node.at(name);
+    let as_whom = |name: &str, words: &[&str]| node.as_whom(name, words);
     let list = format!(
         "# two nodes, and one that is gone\nhere unix:{}\nfar {address}\ngone 127.0.0.1:1\n",
         here.socket().display()
     );
     std::fs::write(at("nodes"), list).unwrap();
-    let as_whom = |name: &str, words: &[&str]| -> Said {
-        let (certificate, key) = (at(&format!("{name}.pem")), at(&format!("{name}.key")));
-        let tls = [
-            "--tls-cert",
-            &certificate,
-            "--tls-key",
-            &key,
-            "--tls-ca",
-            &at("ca.pem"),
-        ];
-        Asking::new([&tls[..], words].concat()).ask()
-    };
     let nodes = at("nodes");
     let fleet = |words: &[&str]| as_whom("look", &[&["--fleet", &nodes][..], words].concat());
 
@@ -55,7 +117,7 @@ fn ranks_of_one_job_on_two_nodes_and_a_node_that_is_gone() {
     }
     here.attach(first.pid(), "trace");
     let attach =
-        |whom: &str, pid: &str| as_whom(whom, &["--connect", &address, "attach", "--pid", pid]);
+        |whom: &str, pid: &str| as_whom(whom, &["--connect", address, "attach", "--pid", pid]);
     let refused = attach("look", &second.pid_text());
     assert_eq!(refused.code, 5, "{refused}");
     assert!(refused.errors.contains("control"), "{refused}");

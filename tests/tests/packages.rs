@@ -76,7 +76,7 @@ fn other_shells_have_completions_that_name_every_command() {
     assert_eq!(output.status.code(), Some(2), "{said}");
 }
 
-/// A tree like that of `/usr/share` with what both programs write.
+/// A tree like that of `/usr/share` with what all programs write.
 fn share() -> TempDir {
     let folder = scratch();
     for program in PROGRAMS {
@@ -97,38 +97,164 @@ fn names(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
+/// A program, or one of its commands, as its own help describes it.
+struct Described {
+    /// The program, and the words of the command.
+    words: Vec<String>,
+    help: String,
+}
+
+impl Described {
+    /// A program and all its commands, but `help`.
+    fn all(program: &str) -> Vec<Described> {
+        let mut left = vec![vec![program.to_owned()]];
+        let mut all = Vec::new();
+        while let Some(words) = left.pop() {
+            let help = succeeds(Command::new(tool(program)).args(&words[1..]).arg("--help"));
+            let commands = help
+                .split("\nCommands:\n")
+                .nth(1)
+                .and_then(|after| after.split("\n\n").next());
+            let names = commands
+                .into_iter()
+                .flat_map(str::lines)
+                .filter_map(|line| {
+                    let name = line.strip_prefix("  ")?;
+                    (!name.starts_with(' ')).then(|| name.split_whitespace().next())?
+                });
+            for name in names.filter(|name| *name != "help") {
+                left.push([&words[..], &[name.to_owned()]].concat());
+            }
+            all.push(Described { words, help });
+        }
+        all
+    }
+
+    /// The options, short and long. Their lines are indented by at most six columns; descriptions are by more.
+    fn options(&self) -> BTreeSet<String> {
+        let lines = self.help.lines().filter(|line| {
+            let trimmed = line.trim_start();
+            trimmed.starts_with('-') && line.len() - trimmed.len() <= 6
+        });
+        lines
+            .flat_map(|line| line.trim_start().split(", "))
+            .filter_map(|part| part.split([' ', '[', '=']).next())
+            .filter(|word| word.starts_with('-'))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The options of its man page.
+    fn options_of_page(&self, share: &Path) -> BTreeSet<String> {
+        let section = if self.words[0] == "memscope-ctl" {
+            1
+        } else {
+            8
+        };
+        let file = share.join(format!(
+            "man/man{section}/{}.{section}",
+            self.words.join("-")
+        ));
+        let page = std::fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let lines = page.lines().filter(|line| line.starts_with("\\fB\\-"));
+        lines
+            .flat_map(|line| line.split("\\fB").skip(1))
+            .filter_map(|part| part.split("\\fR").next())
+            .map(|word| word.replace("\\-", "-"))
+            .collect()
+    }
+
+    /// The options that bash completes.
+    fn options_of_bash(&self, share: &Path) -> BTreeSet<String> {
+        let file = share
+            .join("bash-completion/completions")
+            .join(&self.words[0]);
+        let text = std::fs::read_to_string(file).unwrap();
+        let mut case = self.words[0].replace('-', "__");
+        for word in &self.words[1..] {
+            case += &format!("__subcmd__{}", word.replace('-', "__subcmd__"));
+        }
+        let after = text.split(&format!("        {case})\n")).nth(1);
+        let options = after
+            .and_then(|after| after.split('"').nth(1))
+            .unwrap_or_else(|| panic!("bash does not know {case}"));
+        options
+            .split(' ')
+            .filter(|word| word.starts_with('-'))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+/// Pages and completions are made of what a program knows of its command line, so they have all that there is today, and nothing that
+/// there was.
 #[test]
-fn each_command_has_a_page_that_man_can_show() {
+fn every_option_of_every_command_is_in_its_page_and_its_completions() {
+    let share = share();
+    for (program, least, known) in [
+        ("memscoped", 1, "--journal-mib"),
+        ("memscope-ctl", 30, "--children"),
+        ("memscope-archive", 1, "--spool-mib"),
+    ] {
+        let all = Described::all(program);
+        assert!(all.len() >= least, "{program}: {} commands", all.len());
+        let options: BTreeSet<String> = all.iter().flat_map(Described::options).collect();
+        assert!(options.contains(known), "{program}: {options:?}");
+        for one in &all {
+            let words = one.words.join(" ");
+            assert_eq!(
+                one.options_of_page(share.path()),
+                one.options(),
+                "man {words}"
+            );
+            assert_eq!(
+                one.options_of_bash(share.path()),
+                one.options(),
+                "bash {words}"
+            );
+        }
+        for (file, before) in [
+            (format!("zsh/vendor-completions/_{program}"), "--"),
+            (format!("fish/vendor_completions.d/{program}.fish"), "-l "),
+        ] {
+            let text = std::fs::read_to_string(share.path().join(&file)).unwrap();
+            let long = options
+                .iter()
+                .filter_map(|option| option.strip_prefix("--"));
+            for option in long {
+                assert!(
+                    text.contains(&format!("{before}{option}")),
+                    "{file}: {option}"
+                );
+            }
+        }
+        let section = if program == "memscope-ctl" {
+            "man1"
+        } else {
+            "man8"
+        };
+        let pages = names(&share.path().join("man").join(section));
+        let pages = pages.iter().filter(|page| {
+            let after = page.strip_prefix(program);
+            after.is_some_and(|after| after.starts_with(['.', '-']))
+        });
+        assert_eq!(pages.count(), all.len(), "{program}: pages of no command");
+    }
+}
+
+#[test]
+fn man_shows_each_page() {
     let share = share();
     let pages = share.path().join("man/man1");
     let names = names(&pages);
-    let help = succeeds(Command::new(tool("memscope-ctl")).arg("-h"));
-    let commands = help
-        .split("Commands:")
-        .nth(1)
-        .unwrap()
-        .split("\n\n")
-        .next()
-        .unwrap();
-    let mut count = 0;
-    for line in commands
-        .lines()
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-    {
-        let command = line.split_whitespace().next().unwrap();
-        if command != "help" {
-            assert!(
-                names.contains(&format!("memscope-ctl-{command}.1")),
-                "{command}: {names:#?}"
-            );
-            count += 1;
-        }
-    }
-    assert!(count > 20, "{count} commands in {help}");
     let files: Vec<PathBuf> = names
         .iter()
         .map(|name| pages.join(name))
-        .chain([share.path().join("man/man8/memscoped.8")])
+        .chain(["memscoped", "memscope-archive"].map(|program| {
+            let page = format!("man/man8/{program}.8");
+            share.path().join(page)
+        }))
         .collect();
     let (_, said) = run(Command::new("mandoc")
         .args(["-T", "lint", "-W", "warning"])
@@ -142,6 +268,7 @@ fn each_command_has_a_page_that_man_can_show() {
     for (file, words) in [
         ("man1/memscope-ctl-attach.1", "--children"),
         ("man8/memscoped.8", "--journal-mib"),
+        ("man8/memscope-archive.8", "--spool-mib"),
     ] {
         let text = succeeds(
             Command::new("man")
@@ -215,14 +342,19 @@ fn packages_are_complete_and_the_same_each_time() {
     for path in [
         "/usr/bin/memscoped",
         "/usr/bin/memscope-ctl",
+        "/usr/bin/memscope-archive",
         "/usr/lib/systemd/system/memscoped.service",
+        "/usr/lib/systemd/system/memscope-archive.service",
         "/usr/lib/systemd/system-generators/memscope-generator",
         "/usr/lib/sysusers.d/memscope.conf",
+        "/usr/lib/sysusers.d/memscope-archive.conf",
         "/etc/memscope/memscoped.toml",
         "/usr/share/bash-completion/completions/memscope-ctl",
+        "/usr/share/bash-completion/completions/memscope-archive",
         "/usr/share/fish/vendor_completions.d/memscoped.fish",
         "/usr/share/man/man1/memscope-ctl-attach.1.gz",
         "/usr/share/man/man8/memscoped.8.gz",
+        "/usr/share/man/man8/memscope-archive.8.gz",
         "/usr/share/memscope/prometheus/memscope.rules.yml",
         "/usr/share/memscope/grafana/node.json",
         "/usr/share/doc/memscope/third-party.txt.gz",

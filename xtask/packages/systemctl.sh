@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stands for systemctl where systemd is not the first process, because a container that shares the process ids of its machine cannot have
 # it as that. It does with the unit what matters for an upgrade: starts ExecStart=, runs ExecReload=, starts anew after exit code 75, and
-# ends the service with SIGTERM. deb-systemd-invoke and the package's scripts call it as they call systemctl.
+# ends the service with SIGTERM. deb-systemd-invoke and the package's scripts call it as they call systemctl. Other services do not run.
 set -u
 unit=/usr/lib/systemd/system/memscoped.service
 state=/run/memscope-stand-in
@@ -35,12 +35,18 @@ stop() {
 	while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 }
 verb=
+ours=
 for word; do
 	case $word in
 	-*) ;;
-	*) verb=$word; break ;;
+	memscoped | memscoped.service) ours=yes ;;
+	*) [ -n "$verb" ] || verb=$word ;;
 	esac
 done
+if [ -z "$ours" ]; then
+	[ "$verb" != is-active ]
+	exit
+fi
 case $verb in
 start) start ;;
 stop) stop ;;

@@ -57,12 +57,21 @@ pub enum Account {
 
 impl Account {
     /// The user id in messages on the wire. Accounts that are no users of this machine have the largest number, which
-    /// is no user's.
+    /// is no user's; whose they are [`Account::certificate`] tells.
     #[must_use]
     pub fn wire_uid(&self) -> u32 {
         match self {
             Account::Local(uid) => *uid,
             Account::Certificate(_) | Account::Unknown => u32::MAX,
+        }
+    }
+
+    /// The name in the certificate, in messages on the wire; `None` for users of this machine.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&str> {
+        match self {
+            Account::Certificate(name) => Some(name),
+            Account::Local(_) | Account::Unknown => None,
         }
     }
 
@@ -79,7 +88,7 @@ impl fmt::Display for Account {
             Account::Local(0) => f.write_str("root"),
             Account::Local(uid) => write!(f, "user {uid}"),
             Account::Certificate(name) => write!(f, "certificate {name:?}"),
-            Account::Unknown => write!(f, "user {}", u32::MAX),
+            Account::Unknown => f.write_str("a user whom the kernel does not name"),
         }
     }
 }

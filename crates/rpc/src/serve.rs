@@ -12,6 +12,7 @@ use memscope_proto::FILE_DESCRIPTOR_SET;
 use memscope_service::memscope_server::MemscopeServer;
 use memscope_service::triggers_server::TriggersServer;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -78,11 +79,30 @@ pub async fn serve(
     options: ServeOptions,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
+    serve_until(doors.into(), daemon, options, Box::pin(shutdown)).await
+}
+
+/// As [`serve`]. It has no type of a caller in it, so the whole server is compiled once, here, and not with every program and test.
+fn serve_until(
+    doors: Doors,
+    daemon: Arc<dyn Daemon>,
+    options: ServeOptions,
+    shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
+) -> Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>> {
+    Box::pin(serve_all(doors, daemon, options, shutdown))
+}
+
+async fn serve_all(
+    doors: Doors,
+    daemon: Arc<dyn Daemon>,
+    options: ServeOptions,
+    shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
+) -> Result<(), ServeError> {
     let (ending, ended) = watch::channel(false);
     let patience = options.patience;
     let requests = Shares::new("requests under way", options.requests);
     let (sent_within, audit) = (options.sent_within, options.audit.clone());
-    let Doors { socket, ports } = doors.into();
+    let Doors { socket, ports } = doors;
     let has_ports = !ports.is_empty();
     let (socket, claim) = socket.into_parts();
     let admission = Admission::new(&options);

@@ -759,7 +759,10 @@ impl Memscope for Service {
                     .retain(|pid| visible.iter().any(|who| who.pid == *pid));
             }
             status.libraries.retain(|library| !library.pids.is_empty());
-            status.rules.retain(|rule| caller.uid() == Some(rule.uid));
+            let own = caller.account();
+            status.rules.retain(|rule| {
+                own.wire_uid() == rule.uid && own.certificate() == rule.certificate.as_deref()
+            });
             status.messages.clear();
             crate::access::leave_out_totals(&mut status);
         }

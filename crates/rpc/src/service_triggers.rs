@@ -149,6 +149,7 @@ fn trigger(status: TriggerStatus, whole: bool) -> v1::Trigger {
             Vec::new()
         },
         last_unix_ns: status.last_unix_ns.filter(|_| whole),
+        certificate: status.user.certificate().map(str::to_owned),
     }
 }
 

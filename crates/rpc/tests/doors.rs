@@ -222,6 +222,50 @@ async fn a_namespace_does_not_show_what_is_outside_of_it() {
     assert_eq!(event.unwrap().unwrap().pid, Some(11));
 }
 
+/// Whoever is not shown everything is shown the rules of their own name and no others; a user id in them is nobody's. A trigger bears the
+/// name as well.
+#[tokio::test]
+async fn what_a_certificate_made_bears_its_name() {
+    let daemon = FakeDaemon::with([in_namespace(11, "ml")]);
+    {
+        let made = |number, uid, certificate: Option<&str>| v1::Rule {
+            rule: number,
+            uid,
+            certificate: certificate.map(str::to_owned),
+            ..v1::Rule::default()
+        };
+        let mut rules = daemon.rules.lock().unwrap();
+        rules.push(made(1, u32::MAX, Some("ops")));
+        rules.push(made(2, u32::MAX, Some("other")));
+        rules.push(made(3, ADA, None));
+    }
+    let server = Server::start(daemon, "none");
+    let mut memscope = server.with_roles(&["memscope:see=ml"]).memscope().await;
+    let status = memscope.status(v1::StatusRequest::default()).await.unwrap();
+    let rules = status.into_inner().rules;
+    assert_eq!(
+        rules.iter().map(|rule| rule.rule).collect::<Vec<_>>(),
+        [1],
+        "{rules:#?}"
+    );
+    let control = server.with_roles(&["memscope:control"]);
+    let mut triggers = TriggersClient::new(control.channel().await);
+    let added = triggers
+        .add_trigger(v1::AddTriggerRequest {
+            when: "oom".to_owned(),
+            pid: Some(11),
+        })
+        .await
+        .unwrap();
+    let added = added.into_inner().trigger.unwrap();
+    assert_eq!(
+        (added.certificate.as_deref(), added.uid),
+        (Some("ops"), u32::MAX)
+    );
+    let listed = triggers.list_triggers(v1::ListTriggersRequest {}).await;
+    assert_eq!(listed.unwrap().into_inner().triggers, [added]);
+}
+
 /// Bytes that are no TLS, and bytes that are no HTTP/2 behind a good handshake.
 #[tokio::test]
 async fn garbage_is_closed_and_others_are_answered() {

@@ -6,7 +6,7 @@ use crate::fleet::{self, Asking, Fleet, Replies};
 use crate::render::libraries::libraries;
 use crate::render::table::{Column, pairs, table};
 use crate::session::Session;
-use crate::units::{bytes, exact_bytes, grouped, moment, nanoseconds, plain, unknown};
+use crate::units::{bytes, exact_bytes, grouped, maker, moment, nanoseconds, plain, unknown};
 use memscope_proto::v1;
 
 /// Show how the daemon does: version, journal, losses, libraries, rules.
@@ -207,7 +207,7 @@ fn rules(rules: &[v1::Rule]) -> String {
             },
             match rule.policy {
                 true => "policy".to_owned(),
-                false => rule.uid.to_string(),
+                false => maker(rule.uid, rule.certificate.as_deref()),
             },
             grouped(rule.attached),
         ]

@@ -4,7 +4,7 @@ use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::render::table::{Column, table};
 use crate::session::Session;
-use crate::units::{grouped, moment, plain, unknown};
+use crate::units::{grouped, maker, moment, plain, unknown};
 use clap::Subcommand;
 use memscope_proto::v1;
 
@@ -180,7 +180,7 @@ fn list(answer: &v1::ListTriggersResponse) -> String {
             trigger.trigger.to_string(),
             plain(&trigger.when),
             process(trigger),
-            trigger.uid.to_string(),
+            maker(trigger.uid, trigger.certificate.as_deref()),
             count(trigger.fired),
             count(trigger.written),
             skipped.join(", "),

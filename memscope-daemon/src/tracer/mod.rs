@@ -659,13 +659,17 @@ impl Tracer {
             rules: self
                 .rules
                 .iter()
-                .map(|r| v1::Rule {
-                    rule: r.id,
-                    scope: scope(&r.scope),
-                    level: r.options.level.into(),
-                    uid: r.caller.account().wire_uid(),
-                    attached: r.attached,
-                    policy: false,
+                .map(|r| {
+                    let account = r.caller.account();
+                    v1::Rule {
+                        rule: r.id,
+                        scope: scope(&r.scope),
+                        level: r.options.level.into(),
+                        uid: account.wire_uid(),
+                        attached: r.attached,
+                        policy: false,
+                        certificate: account.certificate().map(str::to_owned),
+                    }
                 })
                 .chain(self.ruling.listed())
                 .collect(),

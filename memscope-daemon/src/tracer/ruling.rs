@@ -131,6 +131,7 @@ impl Ruling {
             uid: 0,
             attached: *attached,
             policy: true,
+            certificate: None,
         })
     }
 

@@ -1,14 +1,14 @@
 //! The .deb in a clean root of a Debian release. apt installs it with what it depends on; systemd, which is the first process of a
 //! container, starts the service, reloads it when a newer package comes, and stops it; and after a purge no file is left.
 //!
-//! Processes are traced by a daemon among the process ids of the machine only. A container that shares these cannot have systemd as its
-//! first process. So the upgrade while a process is traced has a container of its own, in which a script stands for systemctl. apt,
+//! Processes are traced by a daemon among the process ids of the machine only; elsewhere memscoped refuses to start, unless it is told that
+//! these are the machine's (`initial_pids.c`). A container that shares them cannot have systemd as its first process. So the upgrade while a process is traced has a container of its own, in which a script stands for systemctl. apt,
 //! dpkg and the package's scripts are the same.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +24,10 @@ use crate::{process, roots, sim};
 const RECIPE: &str = "debootstrap minbase; libc6 and systemd by apt for the package, dbus, systemd-sysv, man-db, bash-completion; 1";
 /// What a machine has besides: an init, man pages that can be read, completions that are loaded.
 const MACHINE: [&str; 4] = ["systemd-sysv", "dbus", "man-db", "bash-completion"];
+/// The service that is there for those who want it.
+const ARCHIVE: &str = "memscope-archive.service";
+/// The library that memscoped needs where systemd is the first process.
+const PIDS: &str = "initial_pids.so";
 /// Where a container has the packages.
 const PACKAGES: &str = "/packages";
 /// Allocations that are seen before and after the upgrade, so that both have something to compare.
@@ -36,6 +40,7 @@ const OF_OTHERS: &str =
 pub fn try_in(release: &str, trial: &Trial) -> Result<()> {
     let root = base(&trial.folder, release);
     make_root(release, &root, trial)?;
+    build_pids(trial)?;
     {
         let machine = boot(release, &root, trial)?;
         let before = files(&machine)?;
@@ -100,7 +105,22 @@ fn boot(release: &str, root: &Path, trial: &Trial) -> Result<Container> {
     )?;
     machine.eventually("systemctl is-system-running | grep -E 'running|degraded'")?;
     machine.shell("mount -t bpf bpf /sys/fs/bpf")?;
+    // systemd forgets this folder with the machine.
+    machine.shell(&format!(
+        "mkdir -p /run/systemd/system/memscoped.service.d && \
+         printf '[Service]\\nEnvironment=LD_PRELOAD={PACKAGES}/{PIDS}\\n' > /run/systemd/system/memscoped.service.d/trial.conf && \
+         systemctl daemon-reload"
+    ))?;
     Ok(machine)
+}
+
+/// Compiles what tells memscoped that the container's process ids are the machine's.
+fn build_pids(trial: &Trial) -> Result<()> {
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]);
+    compiler.arg(trial.folder.join(PIDS));
+    compiler.arg(process::root().join("xtask/packages/initial_pids.c"));
+    process::run(&mut compiler)
 }
 
 /// Starts a container that sees all processes of this machine, with a script in systemctl's place.
@@ -159,7 +179,12 @@ fn install(machine: &Container, trial: &Trial, release: &str) -> Result<()> {
         &"memscope 660",
     )?;
     same("traced at first", &traced(machine)?, &0)?;
-    for page in ["memscope-ctl", "memscope-ctl-attach", "memscoped"] {
+    for page in [
+        "memscope-ctl",
+        "memscope-ctl-attach",
+        "memscoped",
+        "memscope-archive",
+    ] {
         let page = machine.shell(&format!(
             "MANPAGER=cat man {page} | col -b 2>/dev/null || man {page}"
         ))?;
@@ -177,12 +202,43 @@ fn install(machine: &Container, trial: &Trial, release: &str) -> Result<()> {
     machine.eventually("journalctl -u memscoped | grep -q 'settings=1'")?;
     machine.eventually("memscope-ctl status")?;
     found(release, "a changed setting counts after a reload");
+    enable_archive(machine, release)
+}
+
+/// Gives memscope-archive its settings and enables it, as an administrator does: the package alone neither enables nor starts it.
+fn enable_archive(machine: &Container, release: &str) -> Result<()> {
+    machine.shell(&format!(
+        "! systemctl is-enabled {ARCHIVE} && ! systemctl is-active {ARCHIVE}"
+    ))?;
+    machine.shell(
+        "echo 'see-all-user = \"memscope-archive\"' >> /etc/memscope/memscoped.toml && systemctl reload memscoped",
+    )?;
+    machine.shell("install -d -o memscope-archive /var/lib/memscope-archive/store")?;
+    machine.shell(
+        "umask 077 && printf '%s\\n' MEMSCOPE_ARCHIVE_TO=file:///var/lib/memscope-archive/store MEMSCOPE_ARCHIVE_EVERY=1 \
+         > /etc/memscope/archive.env",
+    )?;
+    machine.eventually("memscope-ctl status")?;
+    machine.shell(&format!("systemctl enable --now {ARCHIVE}"))?;
+    // Nothing is traced, so there is a batch and nothing in it to upload.
+    machine.eventually("test -n \"$(find /var/lib/memscope-archive -name 'batch-*')\"")?;
+    let user = machine.shell(&format!(
+        "stat -c %U /proc/$(systemctl show -P MainPID {ARCHIVE})"
+    ))?;
+    found(
+        release,
+        &format!(
+            "memscope-archive, once enabled, asks memscoped as the user {}",
+            user.trim()
+        ),
+    );
     Ok(())
 }
 
 /// Installs a newer package under systemd: the running memscoped hands over to the next.
 fn hand_over(machine: &Container, trial: &Trial, release: &str) -> Result<()> {
     let old = machine.shell("systemctl show -P MainPID memscoped")?;
+    let old_archive = machine.shell(&format!("systemctl show -P MainPID {ARCHIVE}"))?;
     machine.shell("journalctl --rotate && journalctl --vacuum-time=1s")?;
     let said = apt_install(machine, &trial.package(2, "deb")?)?;
     if said.contains("failed") {
@@ -199,10 +255,14 @@ fn hand_over(machine: &Container, trial: &Trial, release: &str) -> Result<()> {
     let version = machine.shell("dpkg-query -W -f '${Version}' memscope")?;
     same("the version", &version.trim().ends_with("-2"), &true)?;
     machine.shell("grep -q 'retention = 901' /etc/memscope/memscoped.toml")?;
+    machine.eventually(&format!(
+        "test \"$(systemctl show -P MainPID {ARCHIVE})\" -ne {} && systemctl is-active {ARCHIVE}",
+        old_archive.trim()
+    ))?;
     found(
         release,
         &format!(
-            "upgraded to {}: handed over, the changed setting is kept",
+            "upgraded to {}: handed over, the changed setting is kept, memscope-archive is started anew",
             version.trim()
         ),
     );
@@ -330,9 +390,12 @@ fn compare(
 fn remove(machine: &Container, release: &str, before: &BTreeSet<String>) -> Result<()> {
     machine.shell("DEBIAN_FRONTEND=noninteractive apt-get -q --yes remove memscope")?;
     machine.shell(
-        "! systemctl is-active memscoped && ! pidof memscoped && ! test -e /sys/fs/bpf/memscope",
+        "! systemctl is-active memscoped memscope-archive && ! pidof memscoped memscope-archive && \
+         ! test -e /sys/fs/bpf/memscope",
     )?;
     machine.shell("test -d /var/lib/memscope/journal && test -f /etc/memscope/memscoped.toml")?;
+    // The administrator's own file stays in /etc until they remove it.
+    machine.shell("rm /etc/memscope/archive.env")?;
     machine.shell("DEBIAN_FRONTEND=noninteractive apt-get -q --yes purge memscope")?;
     let after = files(machine)?;
     let left: Vec<&String> = after.difference(before).collect();

@@ -148,7 +148,8 @@ impl PartPlace {
             .saturating_mul(LARGEST_RATIO)
             .saturating_add(ROOM);
         let plain = zstd::Decoder::new(stored)?.take(most);
-        rmp_serde::from_read(BufReader::with_capacity(1 << 16, plain)).map_err(io::Error::other)
+        let plain = BufReader::with_capacity(1 << 16, plain);
+        rmp_serde::from_read(Apart(plain)).map_err(io::Error::other)
     }
 
     /// Copies the part without decoding it.
@@ -171,10 +172,43 @@ impl PartPlace {
         };
         // The encoder writes a few bytes at a time, and each call of the compression costs more than these.
         let compressed = zstd::Encoder::new(pieces, LEVEL)?;
-        let mut plain = BufWriter::with_capacity(PIECE, compressed);
+        let mut plain = Apart(BufWriter::with_capacity(PIECE, compressed));
         rmp_serde::encode::write_named(&mut plain, what).map_err(io::Error::other)?;
-        let compressed = plain.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let compressed = plain.0.into_inner();
+        let compressed = compressed.map_err(io::IntoInnerError::into_error)?;
         compressed.finish()?.finish()
+    }
+}
+
+/// A reader or writer whose functions are not copied into each place that calls them. What is generated for the hundreds of types in a
+/// checkpoint has thousands of such places. Long lists pass in large pieces, so that a call for each piece costs nothing.
+struct Apart<T>(T);
+
+impl<R: Read> Read for Apart<R> {
+    #[inline(never)]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+
+    #[inline(never)]
+    fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(buffer)
+    }
+}
+
+impl<W: Write> Write for Apart<W> {
+    #[inline(never)]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    #[inline(never)]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

@@ -40,6 +40,8 @@ pub struct FakeDaemon {
     pub asked: Mutex<Vec<Option<crate::Moment>>>,
     /// The triggers and the kept snapshots.
     pub triggers: Mutex<FakeTriggers>,
+    /// The rules that `status` lists.
+    pub rules: Mutex<Vec<v1::Rule>>,
     /// How often somebody asked which processes there are.
     pub who: AtomicUsize,
     /// If set, this process takes the place of the one with its pid, right after the next time that somebody asked which
@@ -330,6 +332,7 @@ impl Daemon for FakeDaemon {
                 ways: vec!["record_trace".into()],
                 ..v1::Library::default()
             }],
+            rules: lock(&self.rules).clone(),
             ..v1::StatusResponse::default()
         })
     }

@@ -189,6 +189,7 @@ class Rule(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     rule: _builtins.int
     """Its number."""
     scope: _builtins.str
@@ -196,11 +197,13 @@ class Rule(_message.Message):
     level: _process_pb2.Level.ValueType
     """Level; unspecified for an entry of the configuration file that has processes left alone."""
     uid: _builtins.int
-    """User who made it."""
+    """User who made it; 4294967295 where the holder of a certificate did."""
     attached: _builtins.int
     """Processes that it attached so far."""
     policy: _builtins.bool
     """It is an entry of the configuration file. Such a rule ends when it is removed there."""
+    certificate: _builtins.str
+    """Name in the certificate of whoever made it; absent where a user of the daemon's machine did."""
     def __init__(
         self,
         *,
@@ -210,12 +213,15 @@ class Rule(_message.Message):
         uid: _builtins.int = ...,
         attached: _builtins.int = ...,
         policy: _builtins.bool = ...,
+        certificate: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate", b"_certificate", "certificate", b"certificate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "level", b"level", "policy", b"policy", "rule", b"rule", "scope", b"scope", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate", b"_certificate", "attached", b"attached", "certificate", b"certificate", "level", b"level", "policy", b"policy", "rule", b"rule", "scope", b"scope", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__certificate: _TypeAlias = _typing.Literal["certificate"]  # noqa: Y015
+    _WhichOneofArgType__certificate: _TypeAlias = _typing.Literal["_certificate", b"_certificate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__certificate) -> _WhichOneofReturnType__certificate | None: ...
 
 Global___Rule: _TypeAlias = Rule  # noqa: Y015
 

@@ -15,7 +15,7 @@ from memscope.v1 import export_pb2 as memscope_dot_v1_dot_export__pb2
 from memscope.v1 import status_pb2 as memscope_dot_v1_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memscope/v1/trigger.proto\x12\x0bmemscope.v1\x1a\x18memscope/v1/export.proto\x1a\x18memscope/v1/status.proto\";\n\x11\x41\x64\x64TriggerRequest\x12\x0c\n\x04when\x18\x01 \x01(\t\x12\x10\n\x03pid\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x06\n\x04_pid\";\n\x12\x41\x64\x64TriggerResponse\x12%\n\x07trigger\x18\x01 \x01(\x0b\x32\x14.memscope.v1.Trigger\"\x98\x02\n\x07Trigger\x12\x0f\n\x07trigger\x18\x01 \x01(\x04\x12\x0c\n\x04when\x18\x02 \x01(\t\x12\x10\n\x03pid\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x12\n\nfrom_start\x18\x05 \x01(\x08\x12\x15\n\x08watching\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\x12\n\x05\x66ired\x18\x07 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07written\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12#\n\x07skipped\x18\t \x03(\x0b\x32\x12.memscope.v1.Cause\x12\x19\n\x0clast_unix_ns\x18\n \x01(\x04H\x04\x88\x01\x01\x42\x06\n\x04_pidB\x0b\n\t_watchingB\x08\n\x06_firedB\n\n\x08_writtenB\x0f\n\r_last_unix_ns\"\'\n\x14RemoveTriggerRequest\x12\x0f\n\x07trigger\x18\x01 \x01(\x04\"\x17\n\x15RemoveTriggerResponse\"\x15\n\x13ListTriggersRequest\">\n\x14ListTriggersResponse\x12&\n\x08triggers\x18\x01 \x03(\x0b\x32\x14.memscope.v1.Trigger\"\xe3\x01\n\x0cKeptSnapshot\x12\x10\n\x08snapshot\x18\x01 \x01(\x04\x12\x14\n\x0ctime_unix_ns\x18\x02 \x01(\x04\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0c\n\x04\x63omm\x18\x04 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\r\x12\x0c\n\x04when\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x13\n\x06\x64\x65vice\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x66ormat\x18\t \x01(\t\x12\r\n\x05\x62ytes\x18\n \x01(\x04\x12\x0c\n\x04path\x18\x0b \x01(\t\x12\x18\n\x10without_baseline\x18\x0c \x01(\x08\x42\t\n\x07_device\"+\n\x0fListKeptRequest\x12\x10\n\x03pid\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x06\n\x04_pid\"j\n\x10ListKeptResponse\x12,\n\tsnapshots\x18\x01 \x03(\x0b\x32\x19.memscope.v1.KeptSnapshot\x12\x13\n\x0blimit_count\x18\x02 \x01(\x04\x12\x13\n\x0blimit_bytes\x18\x03 \x01(\x04\"\"\n\x0eGetKeptRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\x04\x32\x93\x03\n\x08Triggers\x12M\n\nAddTrigger\x12\x1e.memscope.v1.AddTriggerRequest\x1a\x1f.memscope.v1.AddTriggerResponse\x12V\n\rRemoveTrigger\x12!.memscope.v1.RemoveTriggerRequest\x1a\".memscope.v1.RemoveTriggerResponse\x12S\n\x0cListTriggers\x12 .memscope.v1.ListTriggersRequest\x1a!.memscope.v1.ListTriggersResponse\x12G\n\x08ListKept\x12\x1c.memscope.v1.ListKeptRequest\x1a\x1d.memscope.v1.ListKeptResponse\x12\x42\n\x07GetKept\x12\x1b.memscope.v1.GetKeptRequest\x1a\x18.memscope.v1.ExportChunk0\x01\x42\x16Z\x14memscope/v1;memscopeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memscope/v1/trigger.proto\x12\x0bmemscope.v1\x1a\x18memscope/v1/export.proto\x1a\x18memscope/v1/status.proto\";\n\x11\x41\x64\x64TriggerRequest\x12\x0c\n\x04when\x18\x01 \x01(\t\x12\x10\n\x03pid\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x06\n\x04_pid\";\n\x12\x41\x64\x64TriggerResponse\x12%\n\x07trigger\x18\x01 \x01(\x0b\x32\x14.memscope.v1.Trigger\"\xc2\x02\n\x07Trigger\x12\x0f\n\x07trigger\x18\x01 \x01(\x04\x12\x0c\n\x04when\x18\x02 \x01(\t\x12\x10\n\x03pid\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x12\n\nfrom_start\x18\x05 \x01(\x08\x12\x15\n\x08watching\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\x12\n\x05\x66ired\x18\x07 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07written\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12#\n\x07skipped\x18\t \x03(\x0b\x32\x12.memscope.v1.Cause\x12\x19\n\x0clast_unix_ns\x18\n \x01(\x04H\x04\x88\x01\x01\x12\x18\n\x0b\x63\x65rtificate\x18\x0b \x01(\tH\x05\x88\x01\x01\x42\x06\n\x04_pidB\x0b\n\t_watchingB\x08\n\x06_firedB\n\n\x08_writtenB\x0f\n\r_last_unix_nsB\x0e\n\x0c_certificate\"\'\n\x14RemoveTriggerRequest\x12\x0f\n\x07trigger\x18\x01 \x01(\x04\"\x17\n\x15RemoveTriggerResponse\"\x15\n\x13ListTriggersRequest\">\n\x14ListTriggersResponse\x12&\n\x08triggers\x18\x01 \x03(\x0b\x32\x14.memscope.v1.Trigger\"\xe3\x01\n\x0cKeptSnapshot\x12\x10\n\x08snapshot\x18\x01 \x01(\x04\x12\x14\n\x0ctime_unix_ns\x18\x02 \x01(\x04\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0c\n\x04\x63omm\x18\x04 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\r\x12\x0c\n\x04when\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x13\n\x06\x64\x65vice\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x66ormat\x18\t \x01(\t\x12\r\n\x05\x62ytes\x18\n \x01(\x04\x12\x0c\n\x04path\x18\x0b \x01(\t\x12\x18\n\x10without_baseline\x18\x0c \x01(\x08\x42\t\n\x07_device\"+\n\x0fListKeptRequest\x12\x10\n\x03pid\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x06\n\x04_pid\"j\n\x10ListKeptResponse\x12,\n\tsnapshots\x18\x01 \x03(\x0b\x32\x19.memscope.v1.KeptSnapshot\x12\x13\n\x0blimit_count\x18\x02 \x01(\x04\x12\x13\n\x0blimit_bytes\x18\x03 \x01(\x04\"\"\n\x0eGetKeptRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\x04\x32\x93\x03\n\x08Triggers\x12M\n\nAddTrigger\x12\x1e.memscope.v1.AddTriggerRequest\x1a\x1f.memscope.v1.AddTriggerResponse\x12V\n\rRemoveTrigger\x12!.memscope.v1.RemoveTriggerRequest\x1a\".memscope.v1.RemoveTriggerResponse\x12S\n\x0cListTriggers\x12 .memscope.v1.ListTriggersRequest\x1a!.memscope.v1.ListTriggersResponse\x12G\n\x08ListKept\x12\x1c.memscope.v1.ListKeptRequest\x1a\x1d.memscope.v1.ListKeptResponse\x12\x42\n\x07GetKept\x12\x1b.memscope.v1.GetKeptRequest\x1a\x18.memscope.v1.ExportChunk0\x01\x42\x16Z\x14memscope/v1;memscopeb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'memscope.v1.trigger_pb2', globals())
@@ -28,23 +28,23 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _ADDTRIGGERRESPONSE._serialized_start=155
   _ADDTRIGGERRESPONSE._serialized_end=214
   _TRIGGER._serialized_start=217
-  _TRIGGER._serialized_end=497
-  _REMOVETRIGGERREQUEST._serialized_start=499
-  _REMOVETRIGGERREQUEST._serialized_end=538
-  _REMOVETRIGGERRESPONSE._serialized_start=540
-  _REMOVETRIGGERRESPONSE._serialized_end=563
-  _LISTTRIGGERSREQUEST._serialized_start=565
-  _LISTTRIGGERSREQUEST._serialized_end=586
-  _LISTTRIGGERSRESPONSE._serialized_start=588
-  _LISTTRIGGERSRESPONSE._serialized_end=650
-  _KEPTSNAPSHOT._serialized_start=653
-  _KEPTSNAPSHOT._serialized_end=880
-  _LISTKEPTREQUEST._serialized_start=882
-  _LISTKEPTREQUEST._serialized_end=925
-  _LISTKEPTRESPONSE._serialized_start=927
-  _LISTKEPTRESPONSE._serialized_end=1033
-  _GETKEPTREQUEST._serialized_start=1035
-  _GETKEPTREQUEST._serialized_end=1069
-  _TRIGGERS._serialized_start=1072
-  _TRIGGERS._serialized_end=1475
+  _TRIGGER._serialized_end=539
+  _REMOVETRIGGERREQUEST._serialized_start=541
+  _REMOVETRIGGERREQUEST._serialized_end=580
+  _REMOVETRIGGERRESPONSE._serialized_start=582
+  _REMOVETRIGGERRESPONSE._serialized_end=605
+  _LISTTRIGGERSREQUEST._serialized_start=607
+  _LISTTRIGGERSREQUEST._serialized_end=628
+  _LISTTRIGGERSRESPONSE._serialized_start=630
+  _LISTTRIGGERSRESPONSE._serialized_end=692
+  _KEPTSNAPSHOT._serialized_start=695
+  _KEPTSNAPSHOT._serialized_end=922
+  _LISTKEPTREQUEST._serialized_start=924
+  _LISTKEPTREQUEST._serialized_end=967
+  _LISTKEPTRESPONSE._serialized_start=969
+  _LISTKEPTRESPONSE._serialized_end=1075
+  _GETKEPTREQUEST._serialized_start=1077
+  _GETKEPTREQUEST._serialized_end=1111
+  _TRIGGERS._serialized_start=1114
+  _TRIGGERS._serialized_end=1517
 # @@protoc_insertion_point(module_scope)

@@ -92,6 +92,7 @@ class Trigger(_message.Message):
     WRITTEN_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     LAST_UNIX_NS_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     trigger: _builtins.int
     """Its number."""
     when: _builtins.str
@@ -99,7 +100,7 @@ class Trigger(_message.Message):
     pid: _builtins.int
     """The one process that it is for."""
     uid: _builtins.int
-    """User who made it."""
+    """User who made it; 4294967295 where the holder of a certificate did."""
     from_start: _builtins.bool
     """True if it was there when the daemon started."""
     watching: _builtins.int
@@ -110,6 +111,8 @@ class Trigger(_message.Message):
     """Snapshots that were written; absent likewise."""
     last_unix_ns: _builtins.int
     """When the last snapshot was written, nanoseconds since 1970."""
+    certificate: _builtins.str
+    """Name in the certificate of whoever made it; absent where a user of the daemon's machine did."""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[_status_pb2.Cause]:
         """How often it fired and no snapshot was written, by cause: `paused`, `busy`, `too_large`, `failed`."""
@@ -127,11 +130,14 @@ class Trigger(_message.Message):
         written: _builtins.int | None = ...,
         skipped: _abc.Iterable[_status_pb2.Cause] | None = ...,
         last_unix_ns: _builtins.int | None = ...,
+        certificate: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fired", b"_fired", "_last_unix_ns", b"_last_unix_ns", "_pid", b"_pid", "_watching", b"_watching", "_written", b"_written", "fired", b"fired", "last_unix_ns", b"last_unix_ns", "pid", b"pid", "watching", b"watching", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate", b"_certificate", "_fired", b"_fired", "_last_unix_ns", b"_last_unix_ns", "_pid", b"_pid", "_watching", b"_watching", "_written", b"_written", "certificate", b"certificate", "fired", b"fired", "last_unix_ns", b"last_unix_ns", "pid", b"pid", "watching", b"watching", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fired", b"_fired", "_last_unix_ns", b"_last_unix_ns", "_pid", b"_pid", "_watching", b"_watching", "_written", b"_written", "fired", b"fired", "from_start", b"from_start", "last_unix_ns", b"last_unix_ns", "pid", b"pid", "skipped", b"skipped", "trigger", b"trigger", "uid", b"uid", "watching", b"watching", "when", b"when", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate", b"_certificate", "_fired", b"_fired", "_last_unix_ns", b"_last_unix_ns", "_pid", b"_pid", "_watching", b"_watching", "_written", b"_written", "certificate", b"certificate", "fired", b"fired", "from_start", b"from_start", "last_unix_ns", b"last_unix_ns", "pid", b"pid", "skipped", b"skipped", "trigger", b"trigger", "uid", b"uid", "watching", b"watching", "when", b"when", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__certificate: _TypeAlias = _typing.Literal["certificate"]  # noqa: Y015
+    _WhichOneofArgType__certificate: _TypeAlias = _typing.Literal["_certificate", b"_certificate"]  # noqa: Y015
     _WhichOneofReturnType__fired: _TypeAlias = _typing.Literal["fired"]  # noqa: Y015
     _WhichOneofArgType__fired: _TypeAlias = _typing.Literal["_fired", b"_fired"]  # noqa: Y015
     _WhichOneofReturnType__last_unix_ns: _TypeAlias = _typing.Literal["last_unix_ns"]  # noqa: Y015
@@ -142,6 +148,8 @@ class Trigger(_message.Message):
     _WhichOneofArgType__watching: _TypeAlias = _typing.Literal["_watching", b"_watching"]  # noqa: Y015
     _WhichOneofReturnType__written: _TypeAlias = _typing.Literal["written"]  # noqa: Y015
     _WhichOneofArgType__written: _TypeAlias = _typing.Literal["_written", b"_written"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__certificate) -> _WhichOneofReturnType__certificate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fired) -> _WhichOneofReturnType__fired | None: ...
     @_typing.overload

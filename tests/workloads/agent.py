@@ -165,20 +165,6 @@ def moment(file):
     return {"unix_ns": taken}
 
 
-@command
-def shared(rounds):
-    """Blocks that another stream uses as well, so that their frees wait, between blocks whose frees do not."""
-    other, kept = gpu.Stream(), []
-    for turn in range(int(rounds)):
-        mine = torch.empty(4000 + 1000 * (turn % 3), dtype=torch.uint8, device=DEVICE)
-        if turn % 2:
-            mine.record_stream(other)
-        kept.append(torch.empty(2000, dtype=torch.uint8, device=DEVICE))
-        del mine
-        if turn % 5 == 0:
-            kept.clear()
-
-
 def model():
     """A transformer of two layers."""
     if "model" not in STATE:
@@ -635,6 +621,20 @@ def operations():
 @command
 def settings(text):
     torch._C._accelerator_setAllocatorSettings(text)
+
+
+@command
+def shared(rounds):
+    """Blocks that another stream uses as well, so that their frees wait, between blocks whose frees do not."""
+    other, kept = gpu.Stream(), []
+    for turn in range(int(rounds)):
+        mine = torch.empty(4000 + 1000 * (turn % 3), dtype=torch.uint8, device=DEVICE)
+        if turn % 2:
+            mine.record_stream(other)
+        kept.append(torch.empty(2000, dtype=torch.uint8, device=DEVICE))
+        del mine
+        if turn % 5 == 0:
+            kept.clear()
 
 
 def main():

@@ -58,25 +58,41 @@ fn closest(samples: impl Iterator<Item = Sample>) -> (u64, u64) {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::io::{BufRead, BufReader, Write};
-    use std::process::{Command, Stdio};
+    use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-    #[test]
-    fn processor_time_stands_still_exactly_while_a_process_does() {
-        let mut child = Command::new("cat")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (pid, mut input) = (child.id(), child.stdin.take().unwrap());
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut answer = String::new();
-        let mut ask = || {
-            input.write_all(b"a\n").unwrap();
-            output.read_line(&mut answer).unwrap();
-            // It has answered and is about to sleep.
+    /// A process that runs only while it answers.
+    pub(crate) struct Answers {
+        child: Child,
+        input: ChildStdin,
+        output: BufReader<ChildStdout>,
+    }
+
+    impl Answers {
+        pub(crate) fn start() -> Answers {
+            let mut child = Command::new("cat")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            Answers {
+                input: child.stdin.take().unwrap(),
+                output: BufReader::new(child.stdout.take().unwrap()),
+                child,
+            }
+        }
+
+        pub(crate) fn pid(&self) -> u32 {
+            self.child.id()
+        }
+
+        /// Has it answer, waits until it sleeps again, and returns its processor time.
+        pub(crate) fn ask(&mut self) -> Duration {
+            self.input.write_all(b"a\n").unwrap();
+            self.output.read_line(&mut String::new()).unwrap();
+            let pid = self.pid();
             let mut before = processor_time_of(pid).unwrap();
             loop {
                 std::thread::yield_now();
@@ -87,12 +103,22 @@ mod tests {
                 }
                 before = now;
             }
-        };
-        let first = ask();
+        }
+
+        pub(crate) fn end(mut self) {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn processor_time_stands_still_exactly_while_a_process_does() {
+        let mut answers = Answers::start();
+        let pid = answers.pid();
+        let first = answers.ask();
         assert_eq!(processor_time_of(pid), Some(first));
-        assert!(ask() > first);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        assert!(answers.ask() > first);
+        answers.end();
         assert_eq!(processor_time_of(pid), None);
         assert_eq!(processor_time_of(0), None);
     }

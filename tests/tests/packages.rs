@@ -187,8 +187,8 @@ impl Described {
     }
 }
 
-/// Pages and completions are made of what a program knows of its command line, so they have all that there is today, and nothing that
-/// there was.
+/// Pages and completions are made of what a program knows of its command line, so they have all that there is today, and
+/// nothing that a program had once.
 #[test]
 fn every_option_of_every_command_is_in_its_page_and_its_completions() {
     let share = share();

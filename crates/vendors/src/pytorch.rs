@@ -14,8 +14,8 @@ const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
 const TRACE: &str =
     "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator12record_traceE";
 
-/// Beginnings of the symbol of the function that requests a free: `DeviceCachingAllocator::free`, since 2.13 `free_locked`, which that
-/// one calls.
+/// Beginnings of the symbol of the function that requests a free: `DeviceCachingAllocator::free`, and since 2.13 `free_locked`,
+/// which `free` calls.
 pub const FREES: [&str; 2] = [
     "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator4freeE",
     "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator11free_lockedE",

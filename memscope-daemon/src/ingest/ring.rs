@@ -36,8 +36,8 @@ pub enum RingError {
     },
 }
 
-/// Bytes of the data that are mapped at a time; more only for a longer record. It holds some ten thousand records, so that it is seldom
-/// moved.
+/// Bytes of the data that are mapped at a time; more only for a longer record. They hold some ten thousand records, so the window
+/// is moved seldom.
 const WINDOW: u64 = 1 << 20;
 
 struct Mapping {

@@ -22,6 +22,7 @@ const POOL: usize = offset_of!(TraceRecord, pool);
 /// Length of a trace record.
 const TRACE: usize = size_of::<TraceRecord>();
 
+const ALLOC: i32 = 0;
 const FREE_REQUESTED: i32 = 1;
 const FREE_COMPLETED: i32 = 2;
 /// Most frees that wait for streams whose pools are kept. Their completion is told in any case; of those beyond this number it is
@@ -80,8 +81,20 @@ impl Frees {
         match i32::from_ne_bytes(word(record, ACTION)) {
             FREE_REQUESTED => self.requested(process, record, flags, batch),
             FREE_COMPLETED => self.completed(process, record, flags, batch),
+            ALLOC => {
+                self.allocated(process, record);
+                batch.extend_from_slice(record);
+            }
             _ => batch.extend_from_slice(record),
         }
+    }
+
+    /// What is allocated again was freed completely before, whether or not the record of that was lost.
+    fn allocated(&mut self, process: u32, record: &[u8]) {
+        let addr: [u8; 8] = word(record, ADDR);
+        // Hardly ever more than one free is open at a time.
+        self.open
+            .retain(|(of, _), request| *of != process || word(request, ADDR) != addr);
     }
 
     fn requested(&mut self, process: u32, record: &[u8], flags: u8, batch: &mut Vec<u8>) {
@@ -103,7 +116,11 @@ impl Frees {
         }
         if flags & TRACE_EXPECTED != 0 {
             self.open.insert(thread, word(record, 0));
-        } else if flags & TRACE_HAS_POOL != 0 && self.waiting.len() < MOST_WAITING {
+            return;
+        }
+        // An earlier free of the address may have left its pool, if the record of its completion was lost.
+        self.waiting.remove(&(process, addr));
+        if flags & TRACE_HAS_POOL != 0 && self.waiting.len() < MOST_WAITING {
             self.waiting.insert((process, addr), word(record, POOL));
         }
     }

@@ -60,11 +60,8 @@ impl Keeper {
             return Drained::Reached;
         };
         // The last record of a piece may lie beyond the limit.
-        let piece = most
-            .saturating_sub(LARGEST_RECORD)
-            .checked_div(BECOMES)
-            .unwrap_or_default()
-            .min(ring.capacity() / PIECES);
+        let room = most.saturating_sub(LARGEST_RECORD) / BECOMES;
+        let piece = room.min(ring.capacity() / PIECES);
         let mut copies = Vec::new();
         let (shares, frees) = (&mut self.shares_read, &mut self.frees);
         // The next record is usually of the same process, so its share is looked up only when the process changes.

@@ -57,36 +57,14 @@ impl Others {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Write};
-    use std::process::{Command, Stdio};
+    use crate::clock::tests::Answers;
 
     #[test]
     fn only_what_is_new_or_has_run_is_looked_at() {
-        let mut child = Command::new("cat")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (pid, mut input) = (child.id(), child.stdin.take().unwrap());
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut answer = String::new();
-        let mut ask = || {
-            input.write_all(b"a\n").unwrap();
-            output.read_line(&mut answer).unwrap();
-            // It has answered; now it waits again until its time stands still.
-            let mut before = clock::processor_time_of(pid);
-            loop {
-                std::thread::yield_now();
-                let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-                let time = clock::processor_time_of(pid);
-                if time == std::mem::replace(&mut before, time) && status.contains(") S ") {
-                    return;
-                }
-            }
-        };
+        let mut answers = Answers::start();
+        let pid = answers.pid();
         let now = Instant::now();
         let mut others = Others::default();
         let looks = |others: &mut Others, now| {
@@ -95,10 +73,10 @@ mod tests {
                 .map(|(_, changed)| changed)
                 .collect::<Vec<bool>>()
         };
-        ask();
+        answers.ask();
         assert_eq!(looks(&mut others, now), [true]);
         assert_eq!(looks(&mut others, now), [false]);
-        ask();
+        answers.ask();
         assert_eq!(looks(&mut others, now), [true]);
         others.look_again(pid);
         assert_eq!(looks(&mut others, now), [true]);
@@ -109,8 +87,7 @@ mod tests {
         others.seen.remove(&pid);
         assert_eq!(looks(&mut others, now), [false; 0]);
         assert_eq!(looks(&mut others, now + LISTED), [true]);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        answers.end();
         assert_eq!(looks(&mut others, now), [false; 0]);
         assert!(!others.seen.contains_key(&pid));
         others.look_again(pid);

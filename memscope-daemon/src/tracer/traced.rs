@@ -34,9 +34,9 @@ pub enum TraceState {
 pub enum AtOnce {
     /// It is not known yet.
     Unknown,
-    /// It is.
+    /// The probe on the request tells of the completion, too.
     Told,
-    /// It is not, for this reason.
+    /// The completion has a probe of its own, for this reason.
     Not(String),
 }
 

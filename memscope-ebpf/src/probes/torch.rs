@@ -246,8 +246,8 @@ pub fn torch_trace_completed(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Calls of `DeviceCachingAllocator::free_block(this, block, …)`, except for the one in `free`: a free is completed that had
-/// to wait.
+/// Calls of `DeviceCachingAllocator::free_block(this, block, …)`, except for the one in `free`: they complete frees that had to
+/// wait for other streams.
 #[uprobe]
 pub fn torch_free_block(ctx: ProbeContext) -> u32 {
     own_stack::keep();
@@ -333,8 +333,8 @@ fn fill(record: *mut TraceRecord, args: &[u64; 6], action: i32, device: i32, bes
 
 /// Number of words that are read of a block.
 const BLOCK_WORDS: usize = 7;
-/// Indices of these words: {settings of the set of other streams, number of these streams, unused, size, requested size, pool,
-/// ptr}.
+/// Indices of these words, which are the settings of the set of other streams, the number of these streams, a word that is not
+/// used, the size, the requested size, the pool and the address.
 const SET: usize = 0;
 const STREAMS: usize = 1;
 const SIZE: usize = 3;

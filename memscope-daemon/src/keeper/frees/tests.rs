@@ -152,6 +152,22 @@ fn other_records_stay_as_they_are() {
     }
 }
 
+/// A block whose completion was lost and that was allocated again must not be told as freed.
+#[test]
+fn what_is_allocated_again_is_not_told_as_freed() {
+    let mut frees = Frees::default();
+    let mut batch = Vec::new();
+    for addr in [0x1000, 0x2000] {
+        let tid = addr as u32;
+        let request = record(tid, FREE_REQUESTED, addr, TRACE_EXPECTED, 1);
+        frees.take(PROCESS, &request, &mut batch);
+    }
+    frees.take(PROCESS, &record(3, ALLOC, 0x1000, 0, 2), &mut batch);
+    batch.clear();
+    frees.settle(PROCESS, 1, &mut batch);
+    assert_eq!(told(&batch), [(FREE_COMPLETED, 0x2000, 0, 0)]);
+}
+
 /// What a thread does between two changes of how frees are told.
 #[derive(Clone, Copy, Debug)]
 enum Step {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,21 @@ pub struct Options {
     /// Only end-to-end tests whose file or name contains this
     #[arg(long, value_name = "WORD")]
     pub only: Option<String>,
+
+    /// Only end-to-end tests, so many times in a row; each run is told by itself
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: Option<u32>,
+
+    /// With --repeat: so many threads that compute all the time, beside the tests
+    #[arg(long, value_name = "THREADS", default_value_t = 0, requires = "repeat")]
+    pub busy: usize,
+}
+
+impl Options {
+    /// Whether other tests than the end-to-end tests are run.
+    fn all(&self) -> bool {
+        self.only.is_none() && self.repeat.is_none()
+    }
 }
 
 /// The one test outside the end-to-end tests that needs root. Without root it is skipped and named.
@@ -43,6 +58,8 @@ struct Tally {
     failed: u64,
     broken: Vec<String>,
     took: Vec<(String, Duration)>,
+    /// The names of the tests that failed, one for each time.
+    names: Vec<String>,
 }
 
 /// Runs the task.
@@ -50,6 +67,9 @@ pub fn run(options: &Options) -> Result<()> {
     // SAFETY: geteuid takes no arguments and touches no memory.
     let root = unsafe { libc::geteuid() } == 0;
     let in_ci = std::env::var_os("CI").is_some();
+    if options.repeat.is_some() && (options.unprivileged || !root) {
+        bail!("--repeat runs the end-to-end tests, which need root");
+    }
     let began = Instant::now();
     setup::run(&setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
@@ -64,12 +84,12 @@ pub fn run(options: &Options) -> Result<()> {
         workloads: root && !options.unprivileged,
         packages: root && !options.unprivileged,
         archive: root && !options.unprivileged,
-        bpf: options.only.is_none(),
+        bpf: options.all(),
         ..setup::Options::default()
     })?;
     let mut tally = Tally::default();
     tally.took.push(("setup".to_owned(), began.elapsed()));
-    if options.only.is_none() {
+    if options.all() {
         step(&mut tally, "the house's rules", |_| house::check());
         step(&mut tally, "format", |_| {
             process::run(process::command("cargo").args(["fmt", "--all", "--", "--check"]))?;
@@ -123,7 +143,7 @@ pub fn run(options: &Options) -> Result<()> {
         programs = build(selection)?;
         Ok(())
     });
-    if options.only.is_none() {
+    if options.all() {
         let more: &[&str] = if root { &[] } else { &["--skip", NEEDS_ROOT] };
         step(&mut tally, "tests without privilege", |tally| {
             let how = How {
@@ -151,7 +171,7 @@ pub fn run(options: &Options) -> Result<()> {
     } else if !root {
         left_out = Some("loading BPF programs needs root, and this is not root");
     } else {
-        if options.only.is_none() {
+        if options.all() {
             for device in [sim::Device::Cuda, sim::Device::Npu] {
                 step(
                     &mut tally,
@@ -165,25 +185,19 @@ pub fn run(options: &Options) -> Result<()> {
                 );
             }
         }
-        step(
-            &mut tally,
-            "end to end: real PyTorch, simulated device",
-            |tally| match &options.only {
-                None => {
-                    let how = How {
-                        at_once: 2,
-                        ..How::default()
-                    };
-                    execute(tally, &programs, |package| package == TESTS, &how)
+        match options.repeat {
+            None => end_to_end_once(&mut tally, &programs, options.only.as_deref()),
+            Some(times) => beside(options.busy, || {
+                for run in 1..=times {
+                    end_to_end_again(&mut tally, &programs, options.only.as_deref(), run);
                 }
-                Some(word) => end_to_end_with(tally, &programs, word),
-            },
-        );
+            }),
+        }
     }
     for (name, took) in &tally.took {
         eprintln!("took {:>5} s: {name}", took.as_secs());
     }
-    for name in &tally.broken {
+    for name in tally.broken.iter().chain(&tally.names) {
         eprintln!("failed: {name}");
     }
     if !root {
@@ -348,6 +362,58 @@ fn execute(
     Ok(())
 }
 
+fn end_to_end_once(tally: &mut Tally, programs: &[Program], only: Option<&str>) {
+    step(
+        tally,
+        "end to end: real PyTorch, simulated device",
+        |tally| match only {
+            None => {
+                let how = How {
+                    at_once: 2,
+                    ..How::default()
+                };
+                execute(tally, programs, |package| package == TESTS, &how)
+            }
+            Some(word) => end_to_end_with(tally, programs, word),
+        },
+    );
+}
+
+/// Runs the end-to-end tests for the `run`-th time, and tells how this run alone went.
+fn end_to_end_again(tally: &mut Tally, programs: &[Program], only: Option<&str>, run: u32) {
+    let (began, before) = (Instant::now(), (tally.passed, tally.failed));
+    end_to_end_once(tally, programs, only);
+    eprintln!(
+        "run {run}: {} passed, {} failed, {} s",
+        tally.passed - before.0,
+        tally.failed - before.1,
+        began.elapsed().as_secs()
+    );
+}
+
+/// Does the work while so many threads compute.
+fn beside(threads: usize, work: impl FnOnce()) {
+    /// Also where the work panics the threads end, else the scope would wait for them.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = Ends(&over);
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        work();
+    });
+}
+
 /// Runs the end-to-end tests whose file or name contains this.
 fn end_to_end_with(tally: &mut Tally, programs: &[Program], word: &str) -> Result<()> {
     let (mut failed, before) = (false, tally.passed + tally.failed);
@@ -407,10 +473,17 @@ fn tell(tally: &mut Tally, program: &Program, ended: Result<Output>) -> bool {
         tally.failed += count(rest, "failed");
         well = Some(rest.starts_with("ok"));
     }
+    tally.names.extend(failures(&text).map(str::to_owned));
     if !output.status.success() {
         eprintln!("error: {}", output.status);
     }
     output.status.success() && well == Some(true)
+}
+
+/// The names of the tests that libtest says have failed.
+fn failures(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
 
 /// The number before a word, as in `12 passed; 0 failed`.
@@ -428,12 +501,18 @@ fn count(text: &str, word: &str) -> u64 {
 
 #[cfg(test)]
 mod unit {
-    use super::count;
+    use super::{count, failures};
 
     #[test]
     fn reads_cargos_result_line() {
         let line = "FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
         assert_eq!((count(line, "passed"), count(line, "failed")), (12, 3));
         assert_eq!(count(line, "absent"), 0);
+    }
+
+    #[test]
+    fn names_what_failed() {
+        let text = "test late::one ... ok\ntest late::two ... FAILED\ntest three ... ignored\n";
+        assert_eq!(failures(text).collect::<Vec<_>>(), ["late::two"]);
     }
 }

@@ -5,7 +5,7 @@ use memscope_memory::Memory;
 use crate::cycles;
 use crate::heap::{Heap, Minor};
 use crate::numbers::Numbers;
-use crate::objects::{Found, Label, Reference, What};
+use crate::objects::{Found, Label, Reference, TELLS_LITTLE, What};
 use crate::shapes::{Kind, Part, Seen};
 
 /// The number that stands for no vertex.
@@ -207,6 +207,7 @@ impl Graph {
                 // The dictionaries in which a module of `torch.nn` keeps what it consists of are no way of their own.
                 let cost = match part {
                     Some(part) if part.is_of_module() => 0,
+                    Some(Part::Groups) => TELLS_LITTLE,
                     _ => reference.label.cost(),
                 };
                 let distance = vertex.distance.saturating_add(cost);

@@ -15,6 +15,9 @@ const TRIES: u32 = 4;
 const WORDS_OF_SAVED: usize = 16;
 /// What the step from an object to its class counts: nearly all classes have a shorter way, from a module.
 const TO_THE_CLASS: u32 = 8;
+/// What a step counts that tells less than nearly any other way to the same thing: to a key of a dictionary, as a parameter is one of its
+/// optimizer's state, and into the list of parameters that an optimizer has. Models are as deep as this, names in them are what people know.
+pub(crate) const TELLS_LITTLE: u32 = 64;
 /// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
 /// only where there is no other.
 const OVER_THE_GRAPH: u32 = 1 << 12;
@@ -71,7 +74,7 @@ impl Label {
     pub fn cost(self) -> u32 {
         match self {
             Label::Dict | Label::Content | Label::Tensor => 0,
-            Label::OfKeys => 2,
+            Label::OfKeys => TELLS_LITTLE,
             Label::Word(_) => 4,
             Label::Class => TO_THE_CLASS,
             Label::GradFn => OVER_THE_GRAPH,

@@ -91,12 +91,15 @@ fn text(answer: &v1::StatusResponse) -> String {
         true => "sites not known: memscoped is busy with an attach".to_owned(),
         false => format!("{} sites", grouped(answer.sites)),
     };
-    let processes = answer.traced_processes;
+    let processes = match answer.traced_processes {
+        1 => "1 process".to_owned(),
+        more => format!("{} processes", grouped(more)),
+    };
     if answer.totals_left_out {
-        rows.push(("traced", format!("{processes} processes of yours")));
+        rows.push(("traced", format!("{processes} of yours")));
         rows.push(("totals", "root sees those of all processes".to_owned()));
     } else {
-        rows.push(("traced", format!("{processes} processes, {sites}")));
+        rows.push(("traced", format!("{processes}, {sites}")));
         rows.push(("records", grouped(answer.records)));
         let so_far = match answer.attaching {
             true => ", as far as known",

@@ -71,6 +71,16 @@ for name, parameter in T.model.named_parameters():
         case(f"{name}.{key}", way, T.optimizer.state[parameter][key])
 del name, parameter, key, way
 case("a buffer", "__main__.T.model.running", T.model.running)
+deep = Trainer.__new__(Trainer)
+deep.model = torch.nn.Linear(8, 8).cuda()
+for _ in range(12):
+    deep.model = torch.nn.Sequential(deep.model)
+deep.optimizer = torch.optim.AdamW(deep.model.parameters())
+deep.model(torch.ones(8, 8, device="cuda")).sum().backward()
+deep.optimizer.step()
+case("a parameter deep in a model", f"__main__.deep.model{'.0' * 12}.weight", deep.model.get_parameter("0." * 12 + "weight"))
+alone = torch.optim.SGD([torch.nn.Parameter(torch.zeros(7, device="cuda"))])
+case("a parameter that only an optimizer has", "__main__.alone.param_groups[0]['params'][0]", alone.param_groups[0]["params"][0])
 T.history += [new(f"history {i}", f"__main__.T.history[{i}]") for i in range(50)]
 T.cache[("k", 7)] = new("a key", "__main__.T.cache[('k', 7)]")
 T.cache[False] = new("a truth value", "__main__.T.cache[False]")

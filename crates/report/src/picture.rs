@@ -114,7 +114,7 @@ pub struct Picture {
     /// The traces of the devices that have one.
     pub traces: Vec<Trace>,
     /// Stacks, innermost frame first.
-    pub stacks: Vec<Vec<Frame>>,
+    pub stacks: Vec<Arc<[Frame]>>,
     /// What limits the numbers, as the file says it.
     pub notes: Vec<String>,
 }
@@ -123,7 +123,7 @@ impl Picture {
     /// The frames of a stack; none if there is no such stack.
     pub(crate) fn frames(&self, stack: Option<u32>) -> &[Frame] {
         let found = stack.and_then(|stack| self.stacks.get(stack as usize));
-        found.map_or(&[], Vec::as_slice)
+        found.map_or(&[], |frames| frames)
     }
 
     /// The blocks that are handed out, with their device.

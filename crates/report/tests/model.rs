@@ -30,23 +30,23 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn stacks() -> Vec<Vec<Frame>> {
+fn stacks() -> Vec<Arc<[Frame]>> {
     let frame = |function: &str, file: &str| Frame {
         function: Arc::from(function),
         file: Arc::from(file),
         line: 7,
     };
     vec![
-        vec![
+        Arc::from([
             frame("step", "/v/site-packages/torch/optim/optimizer.py"),
             frame("main", "/w/train.py"),
-        ],
-        vec![
+        ]),
+        Arc::from([
             frame("forward", "/v/site-packages/torch/nn/modules/linear.py"),
             frame("main", "/w/train.py"),
-        ],
-        vec![frame("forward", "/w/attention.py")],
-        vec![frame("main", "/w/train.py")],
+        ]),
+        Arc::from([frame("forward", "/w/attention.py")]),
+        Arc::from([frame("main", "/w/train.py")]),
     ]
 }
 

@@ -27,6 +27,7 @@ pub(super) fn of_pickle(pickle: &Pickle) -> Result<Picture, FileError> {
             device: segment.device,
             address: segment.addr,
             size: segment.size,
+            expandable: segment.expandable,
             blocks: blocks.collect(),
         });
     }
@@ -65,8 +66,10 @@ const fn action(action: Option<memscope_pickle::Action>) -> Action {
     match action {
         Some(Told::Alloc) => Action::Alloc,
         Some(Told::FreeCompleted) => Action::Free,
-        Some(Told::SegmentAlloc | Told::SegmentMap) => Action::Grow,
-        Some(Told::SegmentFree | Told::SegmentUnmap) => Action::Shrink,
+        Some(Told::SegmentAlloc) => Action::Grow,
+        Some(Told::SegmentFree) => Action::Shrink,
+        Some(Told::SegmentMap) => Action::Map,
+        Some(Told::SegmentUnmap) => Action::Unmap,
         Some(Told::FreeRequested | Told::Snapshot | Told::Oom) | None => Action::Other,
     }
 }

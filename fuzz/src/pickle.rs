@@ -2,8 +2,8 @@
 
 use crate::{Target, ask};
 use memscope_ledger::event::Event;
-use memscope_pickle::Pickle;
-use memscope_pickle::events::{About, NotASnapshot, import};
+use memscope_pickle::events::{About, import};
+use memscope_pickle::{NotASnapshot, Pickle};
 
 pub(crate) const TARGET: Target = Target {
     name: "pickle",

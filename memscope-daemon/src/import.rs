@@ -13,8 +13,8 @@ use memscope_dump::{DumpError, Reader};
 use memscope_ledger::event::{Body, Call, CallOp, Event, Layer, ProcessHandle, Vendor};
 use memscope_log::records::{DaemonRecord, EncodeError, SiteDefined, Stamp, encode, held_parts};
 use memscope_log::{ClockPair, Config, Journal, JournalError};
-use memscope_pickle::events::{About, NotASnapshot};
-use memscope_pickle::{Pickle, PickleError};
+use memscope_pickle::events::About;
+use memscope_pickle::{NotASnapshot, Pickle, PickleError};
 use serde::Serialize;
 
 /// Number of bytes of records that are appended together.

@@ -10,7 +10,7 @@ is said as one line of JSON, and the next one waits for a line.
     attach      attach now. MODE `from-start`: CUDA is initialised, nothing is allocated.
                 MODE `late`: the script has run once, and what it left lives.
     compare     the script (in MODE `late`: its second run) has ended, what it left lives, and nothing happens. Export
-                now; then PyTorch's own snapshot is written to FOLDER/own.pickle.
+                now; then PyTorch's own snapshot is written to FOLDER/snapshot.pickle, and to FOLDER/own.pickle with more.
     done        it is written.
     lacking     this PyTorch has not what NEEDS names (such as torch.cuda.MemPool); nothing was run.
     failed      and why.
@@ -194,8 +194,10 @@ def main():
     if counts() != before:
         raise Failed("the script's threads went on allocating after its end, so that no two snapshots are of one moment")
     own = torch.cuda.memory._snapshot()
-    with open(os.path.join(FOLDER, "own.pickle"), "wb") as file:
-        pickle.dump({"marks": marks, "snapshot": own}, file, protocol=4)
+    stats = [dict(torch.cuda.memory_stats(device)) for device in range(torch.cuda.device_count())]
+    for name, content in (("snapshot", own), ("own", {"marks": marks, "snapshot": own, "stats": stats})):
+        with open(os.path.join(FOLDER, f"{name}.pickle"), "wb") as file:
+            pickle.dump(content, file, protocol=4)
     say("done")
     # Without the end of an interpreter that holds a device: nothing is compared after this.
     heard.readline()

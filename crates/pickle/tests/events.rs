@@ -5,8 +5,8 @@
 use memscope_ledger::event::{Body, Event, ProcessHandle};
 use memscope_ledger::report::{AsOf, BlockState, SnapshotReport};
 use memscope_ledger::{Ledger, LedgerConfig};
-use memscope_pickle::Pickle;
-use memscope_pickle::events::{About, Counts, NotASnapshot, import};
+use memscope_pickle::events::{About, Counts, import};
+use memscope_pickle::{NotASnapshot, Pickle};
 use memscope_proto::v1::StatsRequest;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

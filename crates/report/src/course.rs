@@ -91,21 +91,20 @@ impl<'p> Course<'p> {
         let sizes = here.clone().map(|segment| segment.size);
         let mut reserved = sizes.fold(0, u64::saturating_add);
         for segment in here {
-            course.room.border(segment.address);
+            if !segment.expandable {
+                course.room.fence(segment.address, segment.size);
+            }
             course.room.give(segment.address, segment.size);
         }
         for entry in entries.iter().rev() {
-            match entry.action {
-                Action::Grow => {
-                    course.room.take(entry.address, entry.size);
-                    reserved = reserved.saturating_sub(entry.size);
-                }
-                Action::Shrink => {
-                    course.room.give(entry.address, entry.size);
-                    reserved = reserved.saturating_add(entry.size);
-                }
-                _ => {}
-            }
+            let undone = match entry.action {
+                Action::Grow => Action::Shrink,
+                Action::Shrink => Action::Grow,
+                Action::Map => Action::Unmap,
+                Action::Unmap => Action::Map,
+                Action::Alloc | Action::Free | Action::Other => continue,
+            };
+            course.reserve(undone, entry, &mut reserved);
         }
         for life in course.lives.iter().filter(|life| life.born.is_none()) {
             course.room.take(life.address, life.size);
@@ -115,6 +114,28 @@ impl<'p> Course<'p> {
         course.first.reserved = reserved;
         course.first.time_us = entries.first().and_then(|entry| entry.time_us);
         course
+    }
+
+    /// The pool took memory from the driver, or gave it back.
+    fn reserve(&mut self, action: Action, entry: &Entry, reserved: &mut u64) {
+        let (address, size) = (entry.address, entry.size);
+        match action {
+            Action::Grow | Action::Map => {
+                if action == Action::Grow {
+                    self.room.fence(address, size);
+                }
+                self.room.give(address, size);
+                *reserved = reserved.saturating_add(size);
+            }
+            Action::Shrink | Action::Unmap => {
+                self.room.take(address, size);
+                if action == Action::Shrink {
+                    self.room.unfence(address, size);
+                }
+                *reserved = reserved.saturating_sub(size);
+            }
+            Action::Alloc | Action::Free | Action::Other => {}
+        }
     }
 
     /// Finds the lives of all blocks.
@@ -162,7 +183,7 @@ impl<'p> Course<'p> {
                         self.mark(at, place);
                     }
                 },
-                Action::Grow | Action::Shrink | Action::Other => {}
+                _ => {}
             }
         }
         let mut lasting: Vec<&&Block> = at_end.values().collect();
@@ -247,18 +268,10 @@ impl<'p> Course<'p> {
                 ended.extend(self.lives.get(place).copied());
             }
             let life = self.life_of(at).copied();
-            match entry.action {
-                Action::Free => ended.extend(life),
-                Action::Grow => {
-                    self.room.give(entry.address, entry.size);
-                    levels.reserved = levels.reserved.saturating_add(entry.size);
-                }
-                Action::Shrink => {
-                    self.room.take(entry.address, entry.size);
-                    levels.reserved = levels.reserved.saturating_sub(entry.size);
-                }
-                Action::Alloc | Action::Other => {}
+            if entry.action == Action::Free {
+                ended.extend(life);
             }
+            self.reserve(entry.action, entry, &mut levels.reserved);
             for life in ended {
                 self.room.give(life.address, life.size);
                 levels.requested = levels.requested.saturating_sub(life.requested);

@@ -63,6 +63,8 @@ pub struct Segment {
     pub address: u64,
     /// Number of bytes that it reserves.
     pub size: u64,
+    /// Whether it can grow: then it is all that is mapped without a gap.
+    pub expandable: bool,
     /// The blocks in it, handed out or free, by address.
     pub blocks: Vec<Block>,
 }
@@ -74,10 +76,14 @@ pub enum Action {
     Alloc,
     /// A block is free again.
     Free,
-    /// The pool took memory from the driver.
+    /// The pool took a segment from the driver.
     Grow,
-    /// The pool gave memory back.
+    /// The pool gave a segment back.
     Shrink,
+    /// The pool mapped memory to a segment that can grow.
+    Map,
+    /// The pool took memory away from such a segment.
+    Unmap,
     /// Something else, which changes no level.
     Other,
 }
@@ -114,7 +120,7 @@ pub struct Picture {
     /// The traces of the devices that have one.
     pub traces: Vec<Trace>,
     /// Stacks, innermost frame first.
-    pub stacks: Vec<Vec<Frame>>,
+    pub stacks: Vec<Arc<[Frame]>>,
     /// What limits the numbers, as the file says it.
     pub notes: Vec<String>,
 }
@@ -123,7 +129,7 @@ impl Picture {
     /// The frames of a stack; none if there is no such stack.
     pub(crate) fn frames(&self, stack: Option<u32>) -> &[Frame] {
         let found = stack.and_then(|stack| self.stacks.get(stack as usize));
-        found.map_or(&[], Vec::as_slice)
+        found.map_or(&[], |frames| frames)
     }
 
     /// The blocks that are handed out, with their device.

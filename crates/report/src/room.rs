@@ -1,24 +1,38 @@
 //! The free pieces of a pool, while it changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Free pieces, none of which reaches over the border of a segment. What contradicts what is known is left out.
+/// Free pieces, none of which reaches over the border of a segment that cannot grow. What contradicts what is known is left out.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     /// The end of each piece by its beginning.
     pieces: BTreeMap<u64, u64>,
     /// How many pieces have each size.
     sizes: BTreeMap<u64, u64>,
-    /// Where segments begin.
-    borders: BTreeSet<u64>,
+    /// Where such segments begin or end, and how many do there.
+    borders: BTreeMap<u64, u32>,
     total: u64,
 }
 
 impl Room {
-    /// A segment begins here: no piece reaches over it.
-    pub(crate) fn border(&mut self, address: u64) {
-        self.borders.insert(address);
+    /// A segment is here: no piece reaches over its beginning and its end.
+    pub(crate) fn fence(&mut self, address: u64, size: u64) {
+        for border in [address, address.saturating_add(size)] {
+            *self.borders.entry(border).or_default() += 1;
+        }
+    }
+
+    /// The segment is there no more. Its bytes are to be taken before.
+    pub(crate) fn unfence(&mut self, address: u64, size: u64) {
+        for border in [address, address.saturating_add(size)] {
+            if let Some(count) = self.borders.get_mut(&border) {
+                *count -= 1;
+                if *count == 0 {
+                    self.borders.remove(&border);
+                }
+            }
+        }
     }
 
     /// What is free in all, bytes.
@@ -82,7 +96,7 @@ impl Room {
             let mut inside = self
                 .borders
                 .range((Bound::Excluded(from), Bound::Excluded(end)));
-            let to = inside.next().copied().unwrap_or(end);
+            let to = inside.next().map_or(end, |(border, _)| *border);
             self.give_piece(from, to);
             from = to;
         }
@@ -95,12 +109,12 @@ impl Room {
         let before = self.pieces.range(..from).next_back();
         if let Some((start, end)) = before.map(|(start, end)| (*start, *end))
             && end == from
-            && !self.borders.contains(&from)
+            && !self.borders.contains_key(&from)
             && self.remove(start).is_some()
         {
             from = start;
         }
-        if !self.borders.contains(&to)
+        if !self.borders.contains_key(&to)
             && let Some(end) = self.remove(to)
         {
             to = end;
@@ -113,17 +127,23 @@ impl Room {
 mod tests {
     use super::Room;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     proptest! {
         #[test]
         fn pieces_are_those_of_a_plain_list_of_bytes(
             changes in prop::collection::vec((any::<bool>(), 0u64..64, 0u64..24), 0..40),
-            borders in prop::collection::btree_set(0u64..64, 0..4),
+            segments in prop::collection::vec((0u64..64, 1u64..30), 0..4),
+            gone in prop::collection::vec((0u64..64, 1u64..30), 0..3),
         ) {
             let mut room = Room::default();
-            for border in &borders {
-                room.border(*border);
+            for (at, size) in segments.iter().chain(&gone) {
+                room.fence(*at, *size);
             }
+            for (at, size) in &gone {
+                room.unfence(*at, *size);
+            }
+            let borders: BTreeSet<u64> = segments.iter().flat_map(|(at, size)| [*at, at + size]).collect();
             let mut bytes = [false; 100];
             for (is_free, at, size) in changes {
                 match is_free {

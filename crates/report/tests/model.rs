@@ -30,23 +30,23 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn stacks() -> Vec<Vec<Frame>> {
+fn stacks() -> Vec<Arc<[Frame]>> {
     let frame = |function: &str, file: &str| Frame {
         function: Arc::from(function),
         file: Arc::from(file),
         line: 7,
     };
     vec![
-        vec![
+        Arc::from([
             frame("step", "/v/site-packages/torch/optim/optimizer.py"),
             frame("main", "/w/train.py"),
-        ],
-        vec![
+        ]),
+        Arc::from([
             frame("forward", "/v/site-packages/torch/nn/modules/linear.py"),
             frame("main", "/w/train.py"),
-        ],
-        vec![frame("forward", "/w/attention.py")],
-        vec![frame("main", "/w/train.py")],
+        ]),
+        Arc::from([frame("forward", "/w/attention.py")]),
+        Arc::from([frame("main", "/w/train.py")]),
     ]
 }
 
@@ -144,6 +144,7 @@ fn model(changes: &[Change], skipped: usize) -> Model {
             device: 0,
             address: BASE,
             size: SEGMENT,
+            expandable: false,
             blocks,
         }],
         traces: vec![Trace { device: 0, entries }],
@@ -209,12 +210,14 @@ proptest! {
 
     #[test]
     fn whatever_a_trace_says_there_are_figures(
-        entries in prop::collection::vec((0u8..5, any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<Option<u32>>()), 0..60),
+        entries in prop::collection::vec((0u8..7, any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<Option<u32>>()), 0..60),
         blocks in prop::collection::vec((any::<u64>(), any::<u64>(), 0u8..3, any::<Option<u32>>()), 0..20),
         size in any::<u64>(),
         device in any::<i32>(),
+        expandable in any::<bool>(),
     ) {
-        const ACTIONS: [Action; 5] = [Action::Alloc, Action::Free, Action::Grow, Action::Shrink, Action::Other];
+        const ACTIONS: [Action; 7] =
+            [Action::Alloc, Action::Free, Action::Grow, Action::Shrink, Action::Map, Action::Unmap, Action::Other];
         const STATES: [State; 3] = [State::Active, State::Pending, State::Inactive];
         let entry = |(action, address, size, time_us, stack)| {
             let action: u8 = action;
@@ -225,7 +228,7 @@ proptest! {
             Block { address, size, requested: None, state: STATES[usize::from(state)], stack }
         };
         let picture = Picture {
-            segments: vec![Segment { device, address: 0, size, blocks: blocks.into_iter().map(block).collect() }],
+            segments: vec![Segment { device, address: 0, size, expandable, blocks: blocks.into_iter().map(block).collect() }],
             traces: vec![Trace { device, entries: entries.into_iter().map(entry).collect() }],
             stacks: stacks(),
             notes: vec!["<b>".to_owned()],
@@ -250,4 +253,54 @@ proptest! {
             }
         }
     }
+}
+
+/// Two segments lie side by side and are given back before the end, so that the picture has neither. What is free in one is no
+/// piece with what is free in the other; of a segment that grows it is.
+#[test]
+fn free_pieces_end_where_segments_did() {
+    let told = |grow: Action, shrink: Action| {
+        let entries = [
+            (grow, 0, 4096),
+            (grow, 4096, 8192),
+            (Action::Alloc, 0, 2048),
+            (Action::Free, 0, 2048),
+            (shrink, 0, 4096),
+            (shrink, 4096, 8192),
+        ];
+        let entry = |(action, at, size)| Entry {
+            action,
+            address: BASE + at,
+            size,
+            time_us: None,
+            stack: None,
+        };
+        let picture = Picture {
+            traces: vec![Trace {
+                device: 0,
+                entries: entries.map(entry).to_vec(),
+            }],
+            ..Picture::default()
+        };
+        let figures = Figures::of(0, String::new(), &picture, &RuleSets::new().unwrap());
+        let report = Report {
+            name: String::new(),
+            made: String::new(),
+            made_by: String::new(),
+            ranks: vec![figures],
+            live: None,
+            compared: None,
+        };
+        let files = files(&report).unwrap();
+        let json = files.iter().find(|file| file.0 == "memory_profile.json");
+        String::from_utf8(json.unwrap().1.clone()).unwrap()
+    };
+    // 2048 of the first segment and 8192 of the second: the largest piece is four fifths.
+    let apart = told(Action::Grow, Action::Shrink);
+    assert!(apart.contains("\"fragmentation_percent\": 20.0"), "{apart}");
+    let together = told(Action::Map, Action::Unmap);
+    assert!(
+        together.contains("\"fragmentation_percent\": 0.0"),
+        "{together}"
+    );
 }

@@ -1,7 +1,8 @@
 //! Compares two snapshots from files: what came and what went.
 
-use super::kept::{SnapshotFile, State};
+use super::kept::SnapshotFile;
 use memscope_diff::{Block, Compared, MatchedBy, Side};
+use memscope_pickle::State;
 use std::sync::Arc;
 
 /// Compares two snapshots, and returns how their blocks were matched: one by one if both files say that they are of

@@ -1,6 +1,6 @@
 //! Why a file is no snapshot.
 
-use memscope_pickle::PickleError;
+use memscope_pickle::{NotASnapshot, PickleError};
 use std::io;
 
 /// Why a file cannot be read as a snapshot.
@@ -12,6 +12,8 @@ pub(crate) enum FileError {
     Pickle(#[from] PickleError),
     #[error("it is no snapshot as JSON")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Snapshot(#[from] NotASnapshot),
     #[error("it holds no snapshot: {0}")]
     Shape(String),
     #[error("a report is made of pickles of protocol 2 to 5, and it does not begin as one does")]

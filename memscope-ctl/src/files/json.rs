@@ -2,13 +2,13 @@
 //! which memscope's triggers (`--snapshot-format memory-viz-json`) and `json.dump` write.
 
 use super::error::FileError;
-use super::kept::{
-    Births, Block, Image, Segment, SnapshotFile, Stacks, State, line_of, not_judged,
-};
+use super::kept::{Births, Block, Image, Segment, SnapshotFile, line_of, not_judged};
+use memscope_pickle::{Stacks, State};
 use memscope_proto::v1;
 use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The keys of all kinds of files. No key has different meanings in two of them.
 #[derive(Deserialize)]
@@ -172,7 +172,7 @@ fn segments(
     list: Vec<JsonSegment>,
     births: &Births,
     offset: Option<u64>,
-    stacks: &mut Stacks,
+    stacks: &mut Stacks<Arc<str>>,
 ) -> Result<Vec<Segment>, FileError> {
     let mut segments = Vec::with_capacity(list.len());
     for (number, segment) in list.into_iter().enumerate() {

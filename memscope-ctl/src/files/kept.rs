@@ -1,28 +1,10 @@
 //! A snapshot from a file, in one form for all kinds of files.
 
+use memscope_pickle::State;
 use memscope_proto::v1;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// State of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Active,
-    Pending,
-    Inactive,
-}
-
-impl State {
-    pub(super) fn named(name: &str) -> Option<State> {
-        match name {
-            "active_allocated" | "active" => Some(State::Active),
-            "active_pending_free" | "active_awaiting_free" | "pending_free" => Some(State::Pending),
-            "inactive" => Some(State::Inactive),
-            _ => None,
-        }
-    }
-}
 
 /// One block. Sizes are in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -70,37 +52,8 @@ pub(crate) struct SnapshotFile {
 /// The frames of a stack as text, such as `name (file:line)`, innermost first. Stacks share the texts of their frames.
 pub(crate) type Stack = Arc<[Arc<str>]>;
 
-/// Largest number of frames that are read of a stack.
-const MOST_FRAMES: usize = 1024;
 /// Bytes of the longest name of a function or a file that is shown whole.
 const LONGEST: usize = 4096;
-
-/// Collects the stacks of a file, each once.
-#[derive(Default)]
-pub(super) struct Stacks {
-    pub(super) all: Vec<Stack>,
-    pub(super) by_frames: HashMap<Stack, u32>,
-    /// Stack of each list of frames that was read already, by the list's number: many blocks may refer to one list.
-    pub(super) by_list: HashMap<u32, Option<u32>>,
-    /// Text of each frame that was read already, by the number of its dictionary: many lists may refer to one frame.
-    pub(super) by_frame: HashMap<u32, Arc<str>>,
-}
-
-impl Stacks {
-    pub(super) fn add(&mut self, frames: impl Iterator<Item = Arc<str>>) -> Option<u32> {
-        let frames: Stack = frames.take(MOST_FRAMES).collect();
-        if frames.is_empty() {
-            return None;
-        }
-        if let Some(known) = self.by_frames.get(&frames) {
-            return Some(*known);
-        }
-        let place = u32::try_from(self.all.len()).ok()?;
-        self.all.push(Stack::clone(&frames));
-        self.by_frames.insert(frames, place);
-        Some(place)
-    }
-}
 
 pub(super) fn line_of(name: &str, file: &str, line: Option<u64>) -> Arc<str> {
     let cut = |text: &str| text[..text.floor_char_boundary(LONGEST)].to_owned();

@@ -1,9 +1,10 @@
 //! Reads the last moment of a recording as a snapshot.
 
-use super::kept::{Block, Image, Segment, SnapshotFile, State};
+use super::kept::{Block, Image, Segment, SnapshotFile};
 use crate::client::{Client, Room};
 use crate::failure::Failure;
 use crate::recording::Replayer;
+use memscope_pickle::State;
 use memscope_proto::v1;
 use std::path::Path;
 use std::time::Duration;

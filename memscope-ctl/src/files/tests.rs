@@ -1,8 +1,9 @@
 //! Tests with files: real ones of PyTorch's, the same ones damaged, and some that only an attacker would make.
 #![allow(clippy::unwrap_used)]
 
-use super::kept::{Image, State};
+use super::kept::Image;
 use super::*;
+use memscope_pickle::State;
 use proptest::prelude::*;
 
 /// Snapshots of PyTorch 2.11.0 on the simulated device: a dictionary in every protocol, and the older list of

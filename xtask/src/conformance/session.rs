@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::installation::Installation;
 use super::mode::Mode;
@@ -18,7 +19,11 @@ use crate::process;
 /// Time in which the baseline must be read after a late attach.
 const READING: Duration = Duration::from_secs(60);
 
-/// The result of `xtask/conformance/compare.py`.
+/// Figures that follow from the state alone, and those that follow from the trace.
+const OF_STATE: [&str; 4] = ["allocated", "reserved", "active", "inactive"];
+const OF_TRACE: [&str; 4] = ["allocations", "peak", "dynamic", "static"];
+
+/// The result of `xtask/conformance/compare.py`, to which that of the reports is added.
 #[derive(Debug, Default, Deserialize)]
 pub struct Report {
     /// Number of segments compared.
@@ -44,6 +49,20 @@ pub struct Report {
     /// The level that was reached.
     #[serde(default)]
     pub level: String,
+    /// Number of figures of `memscope-ctl report` that were computed again, of both pickles.
+    #[serde(default)]
+    pub figures: u64,
+}
+
+/// The result of `tests/report/figures.py`.
+#[derive(Debug, Deserialize)]
+struct Figures {
+    /// Number of figures of the report that were computed again.
+    values: u64,
+    /// Those that differ, in words.
+    differences: Vec<String>,
+    /// What was computed, by name.
+    figures: Value,
 }
 
 /// How a comparison ended.
@@ -131,12 +150,66 @@ pub fn compare(
         .as_str()
         .unwrap_or_default()
         .to_owned();
+    let own = reported(&daemon, installation, folder.path(), ["snapshot", "own"])?;
+    let ours = reported(&daemon, installation, folder.path(), ["exported"; 2])?;
+    let is_whole = mode == Mode::FromStart && !installation.stripped;
+    for key in OF_STATE.iter().chain(OF_TRACE.iter().filter(|_| is_whole)) {
+        let [theirs, ours] = [&own, &ours].map(|one| &one.figures[key]);
+        if theirs != ours {
+            report.differs(
+                "reports",
+                format!("{key}: PyTorch {theirs}, memscope {ours}"),
+            );
+        }
+    }
+    for (whose, reported) in [("PyTorch's", own), ("memscope's", ours)] {
+        report.figures += reported.values;
+        for difference in reported.differences {
+            report.differs(&format!("report of {whose} pickle"), difference);
+        }
+    }
     if let Some(keep) = std::env::var_os("MEMSCOPE_CONFORMANCE_KEEP") {
         for file in ["own.pickle", "exported.pickle"] {
             std::fs::copy(folder.path().join(file), Path::new(&keep).join(file))?;
         }
     }
     Ok(Outcome::Compared(report))
+}
+
+impl Report {
+    /// Adds a difference.
+    fn differs(&mut self, key: &str, difference: String) {
+        *self.differing.entry(key.to_owned()).or_default() += 1;
+        self.differences.push(format!("{key}: {difference}"));
+    }
+}
+
+/// Has `memscope-ctl report` made of a pickle, and its figures computed again by the installation's own Python, from that
+/// pickle or from one that has more beside it.
+fn reported(
+    daemon: &Daemon,
+    installation: &Installation,
+    folder: &Path,
+    [pickle, computed_from]: [&str; 2],
+) -> Result<Figures> {
+    let path = |name: &str| folder.join(format!("{name}.pickle"));
+    let (pickle, output) = (path(pickle), folder.join("reports"));
+    let words = [
+        "report",
+        &pickle.to_string_lossy(),
+        "-o",
+        &output.to_string_lossy(),
+    ];
+    let written = daemon.json(&words)?;
+    let made = written["folder"].as_str().unwrap_or_default();
+    let mut command = Command::new(installation.python());
+    command
+        .arg("-I")
+        .arg(process::root().join("tests/report/figures.py"))
+        .arg(path(computed_from))
+        .arg(made);
+    let text = process::output(&mut command)?;
+    serde_json::from_str(&text).context("the figures of a report are not understood")
 }
 
 fn expect(script: &Script, wanted: impl Fn(&ScriptStep) -> bool) -> Result<()> {

@@ -64,23 +64,24 @@ impl Table {
                     self.added.insert(torch.to_owned(), report.added.clone());
                 }
                 format!(
-                    "{begin} {} | {} | {} | {} | {} | {} | {offset} | {verdict} |",
+                    "{begin} {} | {} | {} | {} | {} | {} | {} | {offset} | {verdict} |",
                     report.segments,
                     report.blocks,
                     report.entries,
                     report.values,
                     report.stacks,
+                    report.figures,
                     report.differing.len(),
                 )
             }
             Verdict::Lacking(what) => {
                 self.lacking += 1;
-                format!("{begin} – | – | – | – | – | – | – | not here: {what} |")
+                format!("{begin} – | – | – | – | – | – | – | – | not here: {what} |")
             }
             Verdict::Broken(why) => {
                 self.failed += 1;
                 self.detail(&begin, &[why]);
-                format!("{begin} – | – | – | – | – | – | – | FAILED |")
+                format!("{begin} – | – | – | – | – | – | – | – | FAILED |")
             }
         };
         eprintln!("{row}");
@@ -101,7 +102,7 @@ impl Table {
     pub fn markdown(&self) -> String {
         let mut text = String::from(
             "| workload | torch | mode | segments | blocks | trace entries | values compared | \
-             of them stacks | keys that differ | memscope's time less PyTorch's, µs | verdict |\n\
+             of them stacks | figures of reports | keys that differ | memscope's time less PyTorch's, µs | verdict |\n\
              |---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         text.push_str(&self.rows);

@@ -3,9 +3,10 @@
 //! Owns: what each entry of the trace does to segments and blocks, in both directions, and the allocator's rules by which a request becomes
 //! a block's size. Refuses: to guess silently: what contradicts the snapshot is counted.
 
-use super::torch::{Device, Entry, Segment, State};
+use super::torch::{Device, Entry};
 use crate::reader::Value;
-use memscope_ledger::event::{AllocatorSettings, HeldSegment, TraceAction};
+use crate::snapshot::{Action, Segment, State};
+use memscope_ledger::event::{AllocatorSettings, HeldSegment};
 use std::collections::{BTreeMap, HashMap};
 
 /// A request is rounded to a multiple of this.
@@ -138,7 +139,7 @@ impl Pool {
                     block.addr,
                     Held {
                         size: block.size,
-                        requested: block.requested,
+                        requested: block.requested.unwrap_or(0),
                         pending: block.state == State::Pending,
                         frames: block.frames,
                         is_certain: true,
@@ -254,7 +255,7 @@ impl Pool {
         let mut sizes = HashMap::new();
         for (number, entry) in trace.iter().enumerate().rev() {
             match entry.action {
-                TraceAction::Alloc => match self.blocks.remove(&entry.addr) {
+                Action::Alloc => match self.blocks.remove(&entry.addr) {
                     Some(held) => {
                         self.contradictions += u64::from(held.pending);
                         if held.is_certain {
@@ -263,21 +264,21 @@ impl Pool {
                     }
                     None => self.contradictions += 1,
                 },
-                TraceAction::FreeCompleted => self.put_back(entry, true, rules),
-                TraceAction::FreeRequested => match self.blocks.get_mut(&entry.addr) {
+                Action::FreeCompleted => self.put_back(entry, true, rules),
+                Action::FreeRequested => match self.blocks.get_mut(&entry.addr) {
                     Some(held) => held.pending = false,
                     // Its completion was not in the trace.
                     None => self.put_back(entry, false, rules),
                 },
-                TraceAction::SegmentAlloc | TraceAction::SegmentMap => {
+                Action::SegmentAlloc | Action::SegmentMap => {
                     self.remove_range(entry.addr, entry.size);
                 }
-                TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
-                    let expandable = entry.action == TraceAction::SegmentUnmap;
+                Action::SegmentFree | Action::SegmentUnmap => {
+                    let expandable = entry.action == Action::SegmentUnmap;
                     let room = self.new_segment(entry, expandable);
                     self.add_range(entry.addr, room);
                 }
-                TraceAction::Snapshot | TraceAction::Oom => {}
+                Action::Snapshot | Action::Oom => {}
             }
         }
         let guessed = self.blocks.values().filter(|held| !held.is_certain).count();
@@ -322,7 +323,7 @@ impl Pool {
     /// Does what an entry says. Returns the size of the block that it allocates.
     fn redo(&mut self, entry: &Entry, known: Option<u64>, rules: &Rules) -> Option<u64> {
         match entry.action {
-            TraceAction::Alloc => {
+            Action::Alloc => {
                 let (room, large) = self.room(entry.addr);
                 let rounded = rules.rounded(entry.size);
                 let size = match known {
@@ -344,7 +345,7 @@ impl Pool {
                 self.allocated = self.allocated.saturating_add(size);
                 return Some(size);
             }
-            TraceAction::FreeRequested => match self.blocks.get_mut(&entry.addr) {
+            Action::FreeRequested => match self.blocks.get_mut(&entry.addr) {
                 Some(held) => {
                     let before = *held;
                     held.pending = true;
@@ -352,20 +353,20 @@ impl Pool {
                 }
                 None => self.contradictions += 1,
             },
-            TraceAction::FreeCompleted => match self.blocks.remove(&entry.addr) {
+            Action::FreeCompleted => match self.blocks.remove(&entry.addr) {
                 Some(gone) => self.went(gone),
                 None => self.contradictions += 1,
             },
-            TraceAction::SegmentAlloc | TraceAction::SegmentMap => {
-                let room = self.new_segment(entry, entry.action == TraceAction::SegmentMap);
+            Action::SegmentAlloc | Action::SegmentMap => {
+                let room = self.new_segment(entry, entry.action == Action::SegmentMap);
                 self.add_range(entry.addr, room);
                 self.sum();
             }
-            TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
+            Action::SegmentFree | Action::SegmentUnmap => {
                 self.remove_range(entry.addr, entry.size);
                 self.sum();
             }
-            TraceAction::Snapshot | TraceAction::Oom => {}
+            Action::Snapshot | Action::Oom => {}
         }
         None
     }
@@ -439,7 +440,7 @@ impl Undone {
         for numbered in device.trace.iter().enumerate() {
             tried.redo(numbered, rules);
         }
-        let comes = |entry: &Entry| entry.action == TraceAction::Alloc;
+        let comes = |entry: &Entry| entry.action == Action::Alloc;
         match tried.pool.is_same(&Pool::of(device)) {
             true => device.trace.len(),
             false => device.trace.iter().rposition(comes).unwrap_or(0),

@@ -9,10 +9,11 @@ mod stacks;
 mod torch;
 
 use crate::reader::{Pickle, Value};
+use crate::snapshot::{Action, NotASnapshot};
 use device::{Pool, Rules, Undone};
 use memscope_ledger::event::{
     AllocatorFacts, Backend, Body, CoverageNote, Event, EventId, HeldPart, Level, Mark, MarkKind,
-    MarkSource, Placement, PoolTrace, ProcessFacts, ProcessHandle, StackRef,
+    MarkSource, Placement, PoolTrace, ProcessFacts, ProcessHandle, StackRef, TraceAction,
 };
 use stacks::Stacks;
 use torch::{Annotation, Device, Entry, Snapshot};
@@ -21,11 +22,6 @@ use torch::{Annotation, Device, Entry, Snapshot};
 const PROCESS: ProcessHandle = ProcessHandle(1);
 /// Bytes of the longest name of an annotation that is told whole.
 const LONGEST_NAME: usize = 1024;
-
-/// Why a pickle is no snapshot, in words.
-#[derive(Debug, thiserror::Error)]
-#[error("it holds no snapshot: {0}")]
-pub struct NotASnapshot(String);
 
 /// What a pickle says beside its content.
 #[derive(Clone, Debug)]
@@ -59,7 +55,7 @@ pub fn import<E: From<NotASnapshot>>(
     let snapshot = Snapshot::read(pickle)?;
     let firsts = snapshot
         .devices
-        .iter()
+        .values()
         .filter_map(|device| device.trace.first());
     let first_ns = firsts.map(|entry| entry.time_ns).filter(|ns| *ns > 0).min();
     let annotated_ns = snapshot.annotations.first().map(|one| one.time_ns);
@@ -81,7 +77,7 @@ pub fn import<E: From<NotASnapshot>>(
     let counts = Counts {
         entries: snapshot
             .devices
-            .iter()
+            .values()
             .map(|one| one.trace.len() as u64)
             .sum::<u64>()
             + snapshot.unknown,
@@ -226,10 +222,13 @@ impl<E> Log<'_, E> {
             Body::Clock { unix_ns },
         )?;
         let origin = snapshot.origin;
+        let generation = origin.generation;
         let facts = ProcessFacts {
             pid: origin.pid.unwrap_or(0),
-            start_ticks: origin.start_ticks,
-            generation: origin.generation,
+            start_ticks: origin.start_ticks.unwrap_or(0),
+            generation: generation
+                .and_then(|number| u32::try_from(number).ok())
+                .unwrap_or(0),
             comm: about.name.to_owned(),
             level: Some(Level::Trace),
             ..ProcessFacts::default()
@@ -242,8 +241,9 @@ impl<E> Log<'_, E> {
         };
         self.tell(Body::Placed(Box::new(placement)))?;
         self.tell(Body::Backend(Backend::Native))?;
+        let last = snapshot.devices.last_key_value();
         self.tell(Body::Allocator(Box::new(AllocatorFacts {
-            devices: u32::try_from(snapshot.devices.len()).unwrap_or(0),
+            devices: last.map_or(0, |(ordinal, _)| ordinal.unsigned_abs() + 1),
             settings: snapshot.settings.clone(),
         })))
     }
@@ -265,10 +265,7 @@ impl<E> Log<'_, E> {
         let rules = Rules::of(snapshot.settings.as_ref(), snapshot.expandable);
         let mut lacks = Lacks::default();
         let mut telling = Vec::new();
-        for (ordinal, device) in (0i32..).zip(&snapshot.devices) {
-            if device.trace.is_empty() && device.segments.is_empty() {
-                continue;
-            }
+        for (&ordinal, device) in &snapshot.devices {
             let undone = Pool::of(device).undo(&device.trace, &rules);
             lacks.guessed += undone.guessed;
             lacks.without_trace += u64::from(device.trace.is_empty());
@@ -356,7 +353,7 @@ impl<E> Log<'_, E> {
         let pool = &one.undone.pool;
         let totals = (one.next < one.totals_up_to).then_some((pool.allocated, pool.reserved));
         let trace = PoolTrace {
-            action: entry.action,
+            action: told(entry.action),
             allocator: allocator(one.ordinal),
             device: Some(one.ordinal),
             addr: entry.addr,
@@ -392,4 +389,19 @@ impl<E> Log<'_, E> {
 /// What stands for the address of a device's allocator, which no snapshot has.
 fn allocator(ordinal: i32) -> u64 {
     u64::try_from(ordinal).unwrap_or(0) + 1
+}
+
+/// The ledger's word for an action.
+const fn told(action: Action) -> TraceAction {
+    match action {
+        Action::Alloc => TraceAction::Alloc,
+        Action::FreeRequested => TraceAction::FreeRequested,
+        Action::FreeCompleted => TraceAction::FreeCompleted,
+        Action::SegmentAlloc => TraceAction::SegmentAlloc,
+        Action::SegmentFree => TraceAction::SegmentFree,
+        Action::SegmentMap => TraceAction::SegmentMap,
+        Action::SegmentUnmap => TraceAction::SegmentUnmap,
+        Action::Snapshot => TraceAction::Snapshot,
+        Action::Oom => TraceAction::Oom,
+    }
 }

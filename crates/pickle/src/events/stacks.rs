@@ -12,8 +12,6 @@ use std::sync::Arc;
 const FIRST_IDENTITY: u64 = 0x100;
 /// Distance between made-up code addresses.
 const APART: u64 = 0x1000;
-/// Largest number of frames that are read of a stack.
-const MOST_FRAMES: usize = 1024;
 /// Bytes of the longest name of a function or a file that is told whole: a million frames may have one name of many MiB.
 const LONGEST: usize = 4096;
 
@@ -30,64 +28,40 @@ type Frame = (Option<u32>, Option<u32>, u32);
 /// The stacks and frames that have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
-    /// By the number of the list of frames: many blocks refer to one list.
-    by_list: HashMap<u32, StackRef>,
-    /// By the number of the dictionary: many lists refer to one frame, and a dictionary is searched entry by entry.
-    by_frame: HashMap<u32, Frame>,
-    stacks: HashMap<Vec<u64>, u64>,
-    frames: HashMap<Frame, u64>,
+    stacks: crate::Stacks<Frame>,
+    codes: HashMap<Frame, u64>,
 }
 
 impl Stacks {
     /// The stack of a list of frames and, if it is new, what the ledger must be told about it first.
     pub(super) fn of(&mut self, pickle: &Pickle, frames: Option<Value>) -> (StackRef, Option<New>) {
-        let Some(list @ Value::Node(number)) = frames else {
+        let known = self.stacks.all.len();
+        let place = self.stacks.of(pickle, frames, |value| frame(pickle, value));
+        let Some(place) = place else {
             return (StackRef::NotTaken, None);
         };
-        if let Some(known) = self.by_list.get(&number) {
-            return (*known, None);
-        }
-        let (stack, new) = self.read(pickle, pickle.list(list).unwrap_or(&[]));
-        self.by_list.insert(number, stack);
-        (stack, new)
-    }
-
-    fn read(&mut self, pickle: &Pickle, list: &[Value]) -> (StackRef, Option<New>) {
-        if list.is_empty() {
-            return (StackRef::NotTaken, None);
-        }
+        let id = FIRST_IDENTITY + u64::from(place);
+        let Some(stack) = self.stacks.all.get(known) else {
+            return (StackRef::Id(id), None);
+        };
         let mut names = Vec::new();
-        let mut codes = Vec::with_capacity(list.len().min(MOST_FRAMES));
-        for value in list.iter().take(MOST_FRAMES) {
-            let frame = match value {
-                Value::Node(number) => *self
-                    .by_frame
-                    .entry(*number)
-                    .or_insert_with(|| frame(pickle, *value)),
-                _ => Frame::default(),
-            };
-            let next = (self.frames.len() as u64 + 1) * APART;
-            let code = *self.frames.entry(frame).or_insert_with(|| {
-                names.push(name(pickle, next, frame));
+        let mut codes = Vec::with_capacity(stack.len());
+        for frame in stack.iter() {
+            let next = (self.codes.len() as u64 + 1) * APART;
+            let code = *self.codes.entry(*frame).or_insert_with(|| {
+                names.push(name(pickle, next, *frame));
                 next
             });
-            codes.push(code);
+            codes.push((code, 0));
         }
-        let next = FIRST_IDENTITY + self.stacks.len() as u64;
-        let frames: Vec<(u64, u64)> = codes.iter().map(|code| (*code, 0)).collect();
-        match self.stacks.get(&codes) {
-            Some(id) => (StackRef::Id(*id), None),
-            None => {
-                self.stacks.insert(codes, next);
-                let seen = StackSeen {
-                    id: next,
-                    frames,
-                    truncated: list.len() > MOST_FRAMES,
-                    ..StackSeen::default()
-                };
-                (StackRef::Id(next), Some(New { seen, names }))
-            }
-        }
+        let list = frames.and_then(|frames| pickle.list(frames));
+        let seen = StackSeen {
+            id,
+            frames: codes,
+            truncated: list.is_some_and(|list| list.len() > stack.len()),
+            ..StackSeen::default()
+        };
+        (StackRef::Id(id), Some(New { seen, names }))
     }
 }
 

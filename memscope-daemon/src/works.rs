@@ -294,15 +294,16 @@ pub fn heap(
 fn read_heap(memory: &ProcessMemory, told: &[u8], _: &mut AskBack<'_>) -> io::Result<Vec<u8>> {
     let read = memscope_heap::read(memory, &unpacked(told)?);
     let read = read.map_err(|error| crate::error_chain(&error));
-    packed(&read)
+    // Without the names of fields, as there may be many holders.
+    rmp_serde::to_vec(&read).map_err(io::Error::other)
 }
 
 fn packed(what: &impl Serialize) -> io::Result<Vec<u8>> {
-    memscope_pack::to_vec(what).map_err(io::Error::other)
+    rmp_serde::to_vec_named(what).map_err(io::Error::other)
 }
 
 fn unpacked<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
-    memscope_pack::from_slice(bytes).map_err(io::Error::other)
+    rmp_serde::from_slice(bytes).map_err(io::Error::other)
 }
 
 fn malformed() -> io::Error {

@@ -125,13 +125,13 @@ impl Ledger {
             _ => events.next_power_of_two() / 16,
         };
         if events.is_multiple_of(pace) {
-            let written = memscope_pack::to_vec_named(self).unwrap_or_default();
-            let read: Result<Ledger, _> = memscope_pack::from_slice(&written);
+            let written = rmp_serde::to_vec_named(self).unwrap_or_default();
+            let read: Result<Ledger, _> = rmp_serde::from_slice(&written);
             assert!(read.is_ok(), "a checkpoint cannot be read: {read:?}");
             let mut again = read.unwrap_or_else(|_| self.clone());
             for part in self.parts() {
-                let written = memscope_pack::to_vec_named(&part).unwrap_or_default();
-                let read: Result<RestoredPart, _> = memscope_pack::from_slice(&written);
+                let written = rmp_serde::to_vec_named(&part).unwrap_or_default();
+                let read: Result<RestoredPart, _> = rmp_serde::from_slice(&written);
                 assert!(read.is_ok(), "a process cannot be read: {read:?}");
                 if let Ok(read) = read {
                     again.put(read);

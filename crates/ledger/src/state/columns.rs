@@ -29,7 +29,6 @@ pub(crate) trait Row: Sized {
 }
 
 /// Writes a difference of either sign: small ones take few bytes.
-#[inline]
 fn put(difference: u64, out: &mut Vec<u8>) {
     let signed = difference as i64;
     let mut left = ((signed << 1) ^ (signed >> 63)) as u64;
@@ -40,8 +39,6 @@ fn put(difference: u64, out: &mut Vec<u8>) {
     out.push(left as u8);
 }
 
-/// It is copied into the loops over numbers: in a program that is built small it would be called for each of them.
-#[inline]
 fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
@@ -300,8 +297,8 @@ mod tests {
         #[test]
         fn any_rows_come_back(rows in proptest::collection::vec(any::<(u64, u64)>(), 0..3000)) {
             let list = List(rows.into_iter().map(two).collect(), 7);
-            let written = memscope_pack::to_vec_named(&list).unwrap();
-            prop_assert_eq!(memscope_pack::from_slice::<List>(&written).unwrap(), list);
+            let written = rmp_serde::to_vec_named(&list).unwrap();
+            prop_assert_eq!(rmp_serde::from_slice::<List>(&written).unwrap(), list);
         }
 
         #[test]
@@ -315,8 +312,8 @@ mod tests {
         #[test]
         fn rows_with_names_are_read(rows in proptest::collection::vec(any::<(u64, u64)>(), 0..60)) {
             let rows: Vec<Two> = rows.into_iter().map(two).collect();
-            let written = memscope_pack::to_vec_named(&(&rows, 7u8)).unwrap();
-            prop_assert_eq!(memscope_pack::from_slice::<List>(&written).unwrap(), List(rows, 7));
+            let written = rmp_serde::to_vec_named(&(&rows, 7u8)).unwrap();
+            prop_assert_eq!(rmp_serde::from_slice::<List>(&written).unwrap(), List(rows, 7));
         }
     }
 }

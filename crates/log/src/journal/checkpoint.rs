@@ -90,14 +90,14 @@ impl CheckpointPlace {
 pub(crate) type Shares = BTreeMap<u32, u64>;
 
 /// Writes the state, and returns the bytes of each part.
-pub(crate) fn write(state: Folded<'_>, out: &mut dyn Write) -> Result<Shares, JournalError> {
+pub(crate) fn write(state: Folded<'_>, mut out: impl Write) -> Result<Shares, JournalError> {
     let failed = JournalError::checkpoint;
     let mut shares = Shares::new();
-    let common = PartPlace::write(out, (0, 0), &state).map_err(failed)?;
+    let common = PartPlace::write(&mut out, (0, 0), &state).map_err(failed)?;
     shares.insert(0, common);
     for part in state.ledger.parts() {
         let owner = (part.handle.0, part.pid);
-        let bytes = PartPlace::write(out, owner, &part).map_err(failed)?;
+        let bytes = PartPlace::write(&mut out, owner, &part).map_err(failed)?;
         shares.insert(part.handle.0, bytes);
     }
     Ok(shares)

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::sync::Arc;
 
 /// Bytes of a part in one batch.
@@ -147,8 +147,9 @@ impl PartPlace {
             .bytes
             .saturating_mul(LARGEST_RATIO)
             .saturating_add(ROOM);
-        let mut plain = zstd::Decoder::new(stored)?.take(most);
-        memscope_pack::read(&mut plain).map_err(io::Error::other)
+        let plain = zstd::Decoder::new(stored)?.take(most);
+        let plain = BufReader::with_capacity(1 << 16, plain);
+        rmp_serde::from_read(Apart(plain)).map_err(io::Error::other)
     }
 
     /// Copies the part without decoding it.
@@ -158,7 +159,7 @@ impl PartPlace {
 
     /// Writes a part that holds `what`, and returns its size in bytes.
     pub(crate) fn write(
-        out: &mut dyn Write,
+        out: impl Write,
         (process, pid): (u32, u32),
         what: &impl Serialize,
     ) -> io::Result<u64> {
@@ -169,9 +170,45 @@ impl PartPlace {
             framed: Vec::new(),
             written: 0,
         };
-        let mut compressed = zstd::Encoder::new(pieces, LEVEL)?;
-        memscope_pack::write_named(&mut compressed, what).map_err(io::Error::other)?;
+        // The encoder writes a few bytes at a time, and each call of the compression costs more than these.
+        let compressed = zstd::Encoder::new(pieces, LEVEL)?;
+        let mut plain = Apart(BufWriter::with_capacity(PIECE, compressed));
+        rmp_serde::encode::write_named(&mut plain, what).map_err(io::Error::other)?;
+        let compressed = plain.0.into_inner();
+        let compressed = compressed.map_err(io::IntoInnerError::into_error)?;
         compressed.finish()?.finish()
+    }
+}
+
+/// A reader or writer whose functions are not copied into each place that calls them. What is generated for the hundreds of types in a
+/// checkpoint has thousands of such places. Long lists pass in large pieces, so that a call for each piece costs nothing.
+struct Apart<T>(T);
+
+impl<R: Read> Read for Apart<R> {
+    #[inline(never)]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+
+    #[inline(never)]
+    fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(buffer)
+    }
+}
+
+impl<W: Write> Write for Apart<W> {
+    #[inline(never)]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    #[inline(never)]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -235,15 +272,15 @@ fn whole(window: &mut Window, at: u64) -> io::Result<(BatchHeader, Vec<u8>)> {
 }
 
 /// Cuts the written bytes into batches.
-struct Pieces<'a> {
-    out: &'a mut dyn Write,
+struct Pieces<W> {
+    out: W,
     owner: (u32, u32),
     piece: Vec<u8>,
     framed: Vec<u8>,
     written: u64,
 }
 
-impl Pieces<'_> {
+impl<W: Write> Pieces<W> {
     fn put(&mut self) -> io::Result<()> {
         self.framed.clear();
         piece(
@@ -266,7 +303,7 @@ impl Pieces<'_> {
     }
 }
 
-impl Write for Pieces<'_> {
+impl<W: Write> Write for Pieces<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(PIECE - self.piece.len());
         self.piece

@@ -577,8 +577,8 @@ mod tests {
         /// In no order, or forged with an address that comes twice.
         #[test]
         fn blocks_in_no_order_are_read(rows in proptest::collection::vec((0..40u64, any_block()), 0..60)) {
-            let written = memscope_pack::to_vec_named(&Rows(rows.clone())).unwrap();
-            let blocks: Blocks = memscope_pack::from_slice(&written).unwrap();
+            let written = rmp_serde::to_vec_named(&Rows(rows.clone())).unwrap();
+            let blocks: Blocks = rmp_serde::from_slice(&written).unwrap();
             let model: BTreeMap<u64, Block> = rows.into_iter().collect();
             prop_assert_eq!(blocks.len(), model.len());
             prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, *block))));
@@ -610,8 +610,8 @@ mod tests {
                     }
                 }
                 if number % every == 0 {
-                    let written = memscope_pack::to_vec_named(&blocks).unwrap();
-                    blocks = memscope_pack::from_slice(&written).unwrap();
+                    let written = rmp_serde::to_vec_named(&blocks).unwrap();
+                    blocks = rmp_serde::from_slice(&written).unwrap();
                 }
                 prop_assert_eq!(blocks.len(), model.len());
             }

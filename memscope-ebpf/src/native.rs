@@ -40,8 +40,8 @@ struct Context {
     natives: *mut Natives,
 }
 
-/// Most bytes of the stack that are read in one call.
-const WINDOW: usize = 4096;
+/// Most bytes from the beginning of the window to what a step reads in it: a page.
+const WINDOW: usize = STACK_PAGE;
 /// Number of bytes below a canonical frame address that normally contain the return address and the saved frame
 /// pointer.
 const BELOW: usize = 64;
@@ -180,8 +180,9 @@ fn rule_of(walk: &Native) -> Option<Rule> {
     }
 }
 
-/// Reads the window again so that it begins at this address. If the whole window cannot be read, only the part up to
-/// the end of the page is. False if that fails, too.
+/// Reads the window again so that it begins at this address and ends where a page ends. Behind the outermost frame there may be
+/// pages that the thread has never touched, and reading from one of them is a fault, which costs as much as the rest of
+/// the walk. False if the memory cannot be read.
 #[inline(always)]
 fn refill(natives: *mut Natives, base: u64) -> bool {
     // SAFETY: this points into a map value, which stays valid while the program runs.
@@ -191,18 +192,14 @@ fn refill(natives: *mut Natives, base: u64) -> bool {
             &raw mut (*natives).window as *mut c_void,
         )
     };
-    walk.base = base;
-    walk.reach = (WINDOW - BELOW) as u64;
-    // SAFETY: the buffer has that length.
-    if unsafe { bpf_probe_read_user(window, WINDOW as u32, base as *const c_void) } == 0 {
-        return true;
-    }
     let mut len = STACK_PAGE as u64 - (base & (STACK_PAGE as u64 - 1));
     if len < BELOW as u64 {
-        len = BELOW as u64;
+        // What a step reads goes on in the next page.
+        len += STACK_PAGE as u64;
     }
+    walk.base = base;
     walk.reach = len - BELOW as u64;
-    // SAFETY: the length is at most that of a page, which is as long as the window.
+    // SAFETY: the buffer is longer than a page by what was added to.
     unsafe { bpf_probe_read_user(window, len as u32, base as *const c_void) == 0 }
 }
 

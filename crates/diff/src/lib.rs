@@ -32,7 +32,8 @@ pub enum MatchedBy {
     Number,
 }
 
-/// A block that is handed out. `S` is the type by which the caller names stacks.
+/// A block that is handed out, or one that the program has freed and a stream still uses. `S` is the type by which the
+/// caller names stacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<S> {
     /// Device ordinal.
@@ -50,6 +51,8 @@ pub struct Block<S> {
     pub born_ns: Option<u64>,
     /// The stack that allocated it.
     pub stack: S,
+    /// The program has freed it and a stream still uses it, so that it is only in the device's totals.
+    pub pending: bool,
 }
 
 /// Sums of bytes of one device.
@@ -60,21 +63,23 @@ struct Totals {
     pending: u64,
 }
 
-/// One of the two pictures.
+/// One of the two pictures. Its blocks are not copied: `I` goes through them where they are.
 #[derive(Clone, Debug)]
-pub struct Side<S> {
+pub struct Side<I> {
     as_of_ns: Option<u64>,
     devices: BTreeMap<i32, Totals>,
-    blocks: Vec<Block<S>>,
+    blocks: I,
 }
 
-impl<S> Side<S> {
-    /// Makes an empty picture of this moment (nanoseconds of any clock that both pictures share; `None` if not known).
-    pub fn new(as_of_ns: Option<u64>) -> Side<S> {
+impl<I> Side<I> {
+    /// Makes a picture of this moment (nanoseconds of any clock that both pictures share; `None` if not known) with
+    /// these blocks. They are compared fastest if they come ordered by device, address and size, and no two blocks are at
+    /// one address.
+    pub fn new(as_of_ns: Option<u64>, blocks: I) -> Side<I> {
         Side {
             as_of_ns,
             devices: BTreeMap::new(),
-            blocks: Vec::new(),
+            blocks,
         }
     }
 
@@ -82,19 +87,6 @@ impl<S> Side<S> {
     pub fn segment(&mut self, device: i32, bytes: u64) {
         let totals = self.devices.entry(device).or_default();
         totals.reserved = totals.reserved.saturating_add(bytes);
-    }
-
-    /// Adds a block that the program has freed and a stream still uses.
-    pub fn pending(&mut self, device: i32, bytes: u64) {
-        let totals = self.devices.entry(device).or_default();
-        totals.pending = totals.pending.saturating_add(bytes);
-    }
-
-    /// Adds a block that is handed out. No two blocks of a device may have the same address.
-    pub fn block(&mut self, block: Block<S>) {
-        let totals = self.devices.entry(block.device).or_default();
-        totals.allocated = totals.allocated.saturating_add(block.size);
-        self.blocks.push(block);
     }
 }
 
@@ -154,27 +146,37 @@ fn add(to: &mut Amount, count: u64, bytes: u64) {
 
 /// Compares two pictures: which blocks came, went and stayed from `before` to `after`.
 pub fn compare<S: Ord + Copy>(
-    before: &Side<S>,
-    after: &Side<S>,
+    before: Side<impl Iterator<Item = Block<S>> + Clone>,
+    after: Side<impl Iterator<Item = Block<S>> + Clone>,
     matched_by: MatchedBy,
 ) -> Compared<S> {
+    let mut then = Walk::new(before.blocks.clone(), before.devices);
+    let mut now = Walk::new(after.blocks.clone(), after.devices);
     let (groups, stacks) = match matched_by {
         MatchedBy::Block => {
-            let mut groups = SumsOf::new(group_key);
-            let mut stacks = SumsOf::new(stack_key);
-            block_by_block(before, after, |block, fate| {
-                groups.add(block, fate);
-                stacks.add(block, fate);
-            });
-            (groups.finish(), stacks.finish())
+            let moments = (before.as_of_ns, after.as_of_ns);
+            let sums = block_by_block(&mut then, &mut now, moments);
+            match then.is_in_order && now.is_in_order {
+                true => sums,
+                false => {
+                    let mut then = in_order(before.blocks);
+                    // A picture has one block at a place; of several in a file the last one counts.
+                    then.dedup_by(|later, kept| {
+                        let same = place(later) == place(kept);
+                        if same {
+                            *kept = *later;
+                        }
+                        same
+                    });
+                    let now = in_order(after.blocks);
+                    block_by_block(then.into_iter(), now.into_iter(), moments)
+                }
+            }
         }
-        MatchedBy::Number => (
-            numbers(before, after, group_key),
-            numbers(before, after, stack_key),
-        ),
+        MatchedBy::Number => numbers(&mut then, &mut now),
     };
     Compared {
-        devices: devices(before, after, &groups),
+        devices: devices(&then.finish(), &now.finish(), &groups),
         groups: ranked(groups)
             .map(
                 |((device, stream, size_bytes, requested), sums)| GroupDiff {
@@ -200,6 +202,73 @@ pub fn compare<S: Ord + Copy>(
     }
 }
 
+/// The blocks of a picture that are handed out, as they come. On the way they are added to the devices' totals, and it is seen
+/// whether they come in the order of their places, each place once.
+struct Walk<I> {
+    blocks: I,
+    devices: BTreeMap<i32, Totals>,
+    /// The device of the last block, and its totals. Most pictures have one device, so they are looked up when it changes.
+    device: Option<(i32, Totals)>,
+    last: Option<(i32, u64, u64)>,
+    is_in_order: bool,
+}
+
+impl<I> Walk<I> {
+    fn new(blocks: I, devices: BTreeMap<i32, Totals>) -> Walk<I> {
+        Walk {
+            blocks,
+            devices,
+            device: None,
+            last: None,
+            is_in_order: true,
+        }
+    }
+
+    fn totals(&mut self, of: i32) -> Option<&mut Totals> {
+        if self.device.is_none_or(|(device, _)| device != of) {
+            self.put_away();
+            let totals = self.devices.get(&of).copied().unwrap_or_default();
+            self.device = Some((of, totals));
+        }
+        self.device.as_mut().map(|(_, totals)| totals)
+    }
+
+    fn put_away(&mut self) {
+        if let Some((device, totals)) = self.device.take() {
+            self.devices.insert(device, totals);
+        }
+    }
+
+    /// The totals, once all blocks were taken.
+    fn finish(mut self) -> BTreeMap<i32, Totals> {
+        self.put_away();
+        self.devices
+    }
+}
+
+impl<S, I: Iterator<Item = Block<S>>> Iterator for Walk<I> {
+    type Item = Block<S>;
+
+    fn next(&mut self) -> Option<Block<S>> {
+        loop {
+            let block = self.blocks.next()?;
+            if let Some(totals) = self.totals(block.device) {
+                let sum = match block.pending {
+                    true => &mut totals.pending,
+                    false => &mut totals.allocated,
+                };
+                *sum = sum.saturating_add(block.size);
+            }
+            if !block.pending {
+                let place = place(&block);
+                self.is_in_order &= self.last.is_none_or(|last| last < place);
+                self.last = Some(place);
+                return Some(block);
+            }
+        }
+    }
+}
+
 fn group_key<S>(block: &Block<S>) -> GroupKey {
     match block.requested {
         Some(size) => (block.device, block.stream, size, true),
@@ -217,10 +286,10 @@ fn ranked<K>(sums: BTreeMap<K, Sums>) -> impl Iterator<Item = (K, Sums)> {
     rows.into_iter()
 }
 
-/// The blocks of a picture, ordered by device, address and size. Most pictures have them in that order.
-fn in_order<S>(side: &Side<S>) -> Vec<&Block<S>> {
-    let mut blocks: Vec<&Block<S>> = side.blocks.iter().collect();
-    blocks.sort_by_key(|block| place(block));
+/// The blocks of a picture that are handed out, ordered by device, address and size.
+fn in_order<S>(blocks: impl Iterator<Item = Block<S>>) -> Vec<Block<S>> {
+    let mut blocks: Vec<Block<S>> = blocks.filter(|block| !block.pending).collect();
+    blocks.sort_by_key(place);
     blocks
 }
 
@@ -228,43 +297,49 @@ fn place<S>(block: &Block<S>) -> (i32, u64, u64) {
     (block.device, block.address, block.size)
 }
 
-/// Tells of each block of either picture, once, whether it came, went or stayed.
-fn block_by_block<'a, S>(
-    before: &'a Side<S>,
-    after: &'a Side<S>,
-    mut tell: impl FnMut(&'a Block<S>, Fate),
-) {
+/// Sums by group, and by stack.
+type BothSums<S> = (BTreeMap<GroupKey, Sums>, BTreeMap<(i32, S), Sums>);
+
+/// Of each block of either picture, whether it came, went or stayed. The blocks are ordered by their places.
+fn block_by_block<S: Ord + Copy>(
+    mut before: impl Iterator<Item = Block<S>>,
+    after: impl Iterator<Item = Block<S>>,
+    moments: (Option<u64>, Option<u64>),
+) -> BothSums<S> {
     // A user may name the later moment first. The time of allocation that decides is always that in the later picture.
-    let turned = matches!((before.as_of_ns, after.as_of_ns), (Some(a), Some(b)) if a > b);
-    let earlier = if turned { after } else { before }.as_of_ns;
-    let mut then = in_order(before);
-    // A picture has one block at a place; of several in a file the last one counts.
-    then.dedup_by(|later, kept| {
-        let same = place(later) == place(kept);
-        if same {
-            *kept = *later;
+    let turned = matches!(moments, (Some(a), Some(b)) if a > b);
+    let earlier = if turned { moments.1 } else { moments.0 };
+    let mut groups = SumsOf::new(group_key);
+    let mut stacks = SumsOf::new(stack_key);
+    let mut tell = |block: &Block<S>, fate: Fate| {
+        groups.add(block, fate);
+        stacks.add(block, fate);
+    };
+    let mut then = before.next();
+    for now in after {
+        while let Some(gone) = then.filter(|then| place(then) < place(&now)) {
+            tell(&gone, |sums| &mut sums.went);
+            then = before.next();
         }
-        same
-    });
-    let mut then = then.into_iter().peekable();
-    for now in in_order(after) {
-        while let Some(gone) = then.next_if(|then| place(then) < place(now)) {
-            tell(gone, |sums| &mut sums.went);
-        }
-        let stayed = then.next_if(|then| {
-            let later = if turned { *then } else { now };
+        let stayed = then.is_some_and(|then| {
+            let later = if turned { &then } else { &now };
             let known = later.born_ns.zip(earlier);
-            place(then) == place(now) && known.is_none_or(|(born, earlier)| born <= earlier)
+            place(&then) == place(&now) && known.is_none_or(|(born, earlier)| born <= earlier)
         });
         // For a block that stayed, the second picture is used: it is newer and may know more about the block.
         match stayed {
-            Some(_) => tell(now, |sums| &mut sums.stayed),
-            None => tell(now, |sums| &mut sums.came),
+            true => {
+                tell(&now, |sums| &mut sums.stayed);
+                then = before.next();
+            }
+            false => tell(&now, |sums| &mut sums.came),
         }
     }
-    for gone in then {
-        tell(gone, |sums| &mut sums.went);
+    while let Some(gone) = then {
+        tell(&gone, |sums| &mut sums.went);
+        then = before.next();
     }
+    (groups.finish(), stacks.finish())
 }
 
 /// Sums by a key. Blocks that lie beside each other often have the same one, so it is looked up when it changes.
@@ -307,19 +382,24 @@ impl<S, K: Ord> SumsOf<S, K> {
     }
 }
 
-/// Compares the numbers of blocks of each rounded size in each group.
-fn numbers<S, K: Ord>(
-    before: &Side<S>,
-    after: &Side<S>,
-    key: fn(&Block<S>) -> K,
-) -> BTreeMap<K, Sums> {
-    let mut counts: BTreeMap<(K, u64), (u64, u64)> = BTreeMap::new();
-    for block in &before.blocks {
-        counts.entry((key(block), block.size)).or_default().0 += 1;
-    }
-    for block in &after.blocks {
-        counts.entry((key(block), block.size)).or_default().1 += 1;
-    }
+/// Compares the numbers of blocks of each rounded size in each group, and of each stack.
+fn numbers<S: Ord + Copy>(
+    before: impl Iterator<Item = Block<S>>,
+    after: impl Iterator<Item = Block<S>>,
+) -> BothSums<S> {
+    let mut groups: BTreeMap<(GroupKey, u64), (u64, u64)> = BTreeMap::new();
+    let mut stacks: BTreeMap<((i32, S), u64), (u64, u64)> = BTreeMap::new();
+    let mut count = |block: Block<S>, side: fn(&mut (u64, u64)) -> &mut u64| {
+        *side(groups.entry((group_key(&block), block.size)).or_default()) += 1;
+        *side(stacks.entry((stack_key(&block), block.size)).or_default()) += 1;
+    };
+    before.for_each(|block| count(block, |counts| &mut counts.0));
+    after.for_each(|block| count(block, |counts| &mut counts.1));
+    (of_numbers(groups), of_numbers(stacks))
+}
+
+/// Sums by key, of the numbers of blocks that each picture has of a key and a size.
+fn of_numbers<K: Ord>(counts: BTreeMap<(K, u64), (u64, u64)>) -> BTreeMap<K, Sums> {
     let mut sums: BTreeMap<K, Sums> = BTreeMap::new();
     for ((key, size), (then, now)) in counts {
         let sums = sums.entry(key).or_default();
@@ -335,16 +415,16 @@ fn numbers<S, K: Ord>(
     sums
 }
 
-fn devices<S>(
-    before: &Side<S>,
-    after: &Side<S>,
+fn devices(
+    before: &BTreeMap<i32, Totals>,
+    after: &BTreeMap<i32, Totals>,
     groups: &BTreeMap<GroupKey, Sums>,
 ) -> Vec<DeviceDiff> {
     let mut rows: BTreeMap<i32, (Totals, Totals, Sums)> = BTreeMap::new();
-    for (device, totals) in &before.devices {
+    for (device, totals) in before {
         rows.entry(*device).or_default().0 = *totals;
     }
-    for (device, totals) in &after.devices {
+    for (device, totals) in after {
         rows.entry(*device).or_default().1 = *totals;
     }
     for ((device, ..), group) in groups {
@@ -377,23 +457,29 @@ fn devices<S>(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use proptest::bool::weighted;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     const MIB: u64 = 1 << 20;
 
-    fn side(as_of_ns: Option<u64>, blocks: &[(u64, u64, Option<u64>)]) -> Side<()> {
-        let mut side = Side::new(as_of_ns);
+    type Listed = std::vec::IntoIter<Block<()>>;
+
+    fn side(as_of_ns: Option<u64>, blocks: &[(u64, u64, Option<u64>)]) -> Side<Listed> {
+        let blocks = blocks.iter().map(|&(address, size, born_ns)| Block {
+            device: 0,
+            stream: 3,
+            address,
+            size,
+            requested: Some(size - 1),
+            born_ns,
+            stack: (),
+            pending: false,
+        });
+        let mut side = Side::new(as_of_ns, blocks.collect::<Vec<_>>().into_iter());
         side.segment(0, 100 * MIB);
-        for &(address, size, born_ns) in blocks {
-            side.block(Block {
-                device: 0,
-                stream: 3,
-                address,
-                size,
-                requested: Some(size - 1),
-                born_ns,
-                stack: (),
-            });
-        }
         side
     }
 
@@ -419,7 +505,7 @@ mod tests {
                 (90, 3 * MIB, Some(120)),
             ],
         );
-        let compared = compare(&a, &b, MatchedBy::Block);
+        let compared = compare(a.clone(), b.clone(), MatchedBy::Block);
         assert_eq!(counts(&compared, MIB), [1, 1, 1]);
         assert_eq!(counts(&compared, 2 * MIB), [0, 1, 0]);
         assert_eq!(counts(&compared, 3 * MIB), [1, 0, 0]);
@@ -431,7 +517,7 @@ mod tests {
         );
         assert_eq!(device.came.unwrap().bytes, 4 * MIB);
         // The other way round: what came went.
-        let turned = compare(&b, &a, MatchedBy::Block);
+        let turned = compare(b, a, MatchedBy::Block);
         assert_eq!(counts(&turned, MIB), [1, 1, 1]);
         assert_eq!(counts(&turned, 3 * MIB), [0, 1, 0]);
     }
@@ -440,14 +526,127 @@ mod tests {
     fn of_two_processes_numbers_count() {
         let a = side(None, &[(10, MIB, None), (20, MIB, None)]);
         let b = side(None, &[(110, MIB, None), (10, 2 * MIB, None)]);
-        let compared = compare(&a, &b, MatchedBy::Number);
+        let compared = compare(a, b, MatchedBy::Number);
         assert_eq!(counts(&compared, MIB), [0, 1, 1]);
         assert_eq!(counts(&compared, 2 * MIB), [1, 0, 0]);
         let (a, b) = (
             side(None, &[(10, MIB, None)]),
             side(None, &[(20, MIB, None)]),
         );
-        assert_eq!(counts(&compare(&a, &b, MatchedBy::Number), MIB), [0, 0, 1]);
-        assert_eq!(counts(&compare(&a, &b, MatchedBy::Block), MIB), [1, 1, 0]);
+        let numbers = compare(a.clone(), b.clone(), MatchedBy::Number);
+        assert_eq!(counts(&numbers, MIB), [0, 0, 1]);
+        assert_eq!(counts(&compare(a, b, MatchedBy::Block), MIB), [1, 1, 0]);
+    }
+
+    /// A made-up block. There are so few places and sizes that pictures have many in common, and some twice.
+    fn any_block() -> impl Strategy<Value = Block<u8>> {
+        let place = (0..2_i32, 0..6_u64, 1..4_u64);
+        let facts = (0..2_u64, option::of(1..4_u64), option::of(1..10_u64));
+        (place, facts, 0..3_u8, weighted(0.2)).prop_map(|(place, facts, stack, pending)| Block {
+            device: place.0,
+            stream: facts.0,
+            address: place.1,
+            size: place.2,
+            requested: facts.1,
+            born_ns: facts.2,
+            stack,
+            pending,
+        })
+    }
+
+    /// Blocks in any order, or as most pictures have them.
+    fn any_blocks() -> impl Strategy<Value = Vec<Block<u8>>> {
+        (vec(any_block(), 0..20), any::<bool>()).prop_map(|(mut blocks, in_order)| {
+            if in_order {
+                blocks.sort_by_key(place);
+                blocks.dedup_by_key(|block| place(block));
+            }
+            blocks
+        })
+    }
+
+    fn handed_out(blocks: &[Block<u8>]) -> impl Iterator<Item = &Block<u8>> {
+        blocks.iter().filter(|block| !block.pending)
+    }
+
+    /// The rule of the module's documentation, told of each block of the later picture and then of what is left of the
+    /// earlier one.
+    fn fates(
+        before: &[Block<u8>],
+        after: &[Block<u8>],
+        moments: (Option<u64>, Option<u64>),
+    ) -> Vec<(Block<u8>, Fate)> {
+        let turned = moments.0.zip(moments.1).is_some_and(|(a, b)| a > b);
+        let moment = if turned { moments.1 } else { moments.0 };
+        let of = handed_out(before).map(|block| (place(block), *block));
+        let mut left: BTreeMap<_, _> = of.collect();
+        let mut all: Vec<(Block<u8>, Fate)> = Vec::new();
+        for now in handed_out(after) {
+            let same = left.get(&place(now)).filter(|then| {
+                let born = if turned { then.born_ns } else { now.born_ns };
+                born.zip(moment).is_none_or(|(born, moment)| born <= moment)
+            });
+            match same {
+                Some(_) => {
+                    left.remove(&place(now));
+                    all.push((*now, |sums| &mut sums.stayed));
+                }
+                None => all.push((*now, |sums| &mut sums.came)),
+            }
+        }
+        all.extend(
+            left.into_values()
+                .map(|gone| (gone, (|sums| &mut sums.went) as Fate)),
+        );
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn any_two_pictures_differ_as_the_rule_says(
+            before in any_blocks(),
+            after in any_blocks(),
+            moments in (option::of(1..10_u64), option::of(1..10_u64)),
+        ) {
+            let side = |blocks: &[Block<u8>], moment| {
+                Side::new(moment, blocks.to_vec().into_iter())
+            };
+            let (a, b) = (side(&before, moments.0), side(&after, moments.1));
+            let compared = compare(a, b, MatchedBy::Block);
+            let mut groups: BTreeMap<GroupKey, Sums> = BTreeMap::new();
+            let mut stacks: BTreeMap<(i32, u8), Sums> = BTreeMap::new();
+            for (block, fate) in fates(&before, &after, moments) {
+                add(fate(groups.entry(group_key(&block)).or_default()), 1, block.size);
+                add(fate(stacks.entry(stack_key(&block)).or_default()), 1, block.size);
+            }
+            let told = compared.groups.iter().map(|group| {
+                let key = (group.device, group.stream, group.size_bytes, group.requested);
+                (key, [group.came, group.went, group.stayed])
+            });
+            let expected = groups.into_iter().map(|(key, sums)| {
+                (key, [Some(sums.came), Some(sums.went), Some(sums.stayed)])
+            });
+            prop_assert_eq!(told.collect::<BTreeMap<_, _>>(), expected.collect());
+            let told = compared.stacks.iter().map(|row| {
+                ((row.device, row.frames), [row.came, row.went, row.stayed])
+            });
+            let expected = stacks
+                .into_iter()
+                .map(|(key, sums)| (key, [sums.came, sums.went, sums.stayed]));
+            prop_assert_eq!(told.collect::<BTreeMap<_, _>>(), expected.collect());
+            for row in &compared.devices {
+                let of = |blocks: &[Block<u8>], pending| -> u64 {
+                    let all = blocks.iter().filter(|block| block.device == row.device);
+                    all.filter(|block| block.pending == pending).map(|block| block.size).sum()
+                };
+                prop_assert_eq!(row.allocated_before_bytes, of(&before, false));
+                prop_assert_eq!(row.allocated_after_bytes, of(&after, false));
+                prop_assert_eq!(row.pending_before_bytes, of(&before, true));
+                prop_assert_eq!(row.pending_after_bytes, of(&after, true));
+            }
+            let devices: BTreeSet<i32> = before.iter().chain(&after).map(|b| b.device).collect();
+            let told: BTreeSet<i32> = compared.devices.iter().map(|row| row.device).collect();
+            prop_assert_eq!(told, devices);
+        }
     }
 }

@@ -14,7 +14,7 @@ pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
         true => MatchedBy::Block,
         false => MatchedBy::Number,
     };
-    let compared = compare(&side(a), &side(b), matched_by);
+    let compared = compare(side(a), side(b), matched_by);
     let mut groups = compared.groups;
     let omitted = groups.len().saturating_sub(MOST_GROUPS);
     groups.truncate(MOST_GROUPS);
@@ -38,25 +38,24 @@ fn image(report: &SnapshotReport) -> (u32, u64, u32) {
     (facts.pid, facts.start_ticks, facts.generation)
 }
 
-fn side(report: &SnapshotReport) -> Side<()> {
-    let mut side = Side::new(Some(report.as_of.boot_ns));
+fn side(report: &SnapshotReport) -> Side<impl Iterator<Item = Block<()>> + Clone> {
+    let blocks = report.segments.iter().flat_map(|segment| {
+        let used = segment.blocks.iter();
+        let used = used.filter(|block| block.state != BlockState::Inactive);
+        used.map(|block| Block {
+            device: segment.device,
+            stream: segment.stream,
+            address: block.addr,
+            size: block.size,
+            requested: block.requested,
+            born_ns: Some(block.since_ns).filter(|since| *since != 0),
+            stack: (),
+            pending: block.state == BlockState::PendingFree,
+        })
+    });
+    let mut side = Side::new(Some(report.as_of.boot_ns), blocks);
     for segment in &report.segments {
         side.segment(segment.device, segment.size);
-        for block in &segment.blocks {
-            match block.state {
-                BlockState::Inactive => {}
-                BlockState::PendingFree => side.pending(segment.device, block.size),
-                BlockState::Active => side.block(Block {
-                    device: segment.device,
-                    stream: segment.stream,
-                    address: block.addr,
-                    size: block.size,
-                    requested: block.requested,
-                    born_ns: Some(block.since_ns).filter(|since| *since != 0),
-                    stack: (),
-                }),
-            }
-        }
     }
     side
 }

@@ -17,34 +17,33 @@ pub(crate) fn compare<'a>(
         true => MatchedBy::Block,
         false => MatchedBy::Number,
     };
-    let compared = memscope_diff::compare(&side(before), &side(after), matched_by);
+    let compared = memscope_diff::compare(side(before), side(after), matched_by);
     (matched_by, compared)
 }
 
 /// A snapshot as one side of the comparison. A block's stack is its frames, innermost first; it is empty where the
 /// file has none.
-fn side(file: &SnapshotFile) -> Side<&[Arc<str>]> {
-    let mut side = Side::new(file.as_of_ns);
+fn side(file: &SnapshotFile) -> Side<impl Iterator<Item = Block<&[Arc<str>]>> + Clone> {
+    let blocks = file.segments.iter().flat_map(|segment| {
+        let used = segment.blocks.iter();
+        let used = used.filter(|block| block.state != State::Inactive);
+        used.map(|block| Block {
+            device: segment.device,
+            stream: segment.stream,
+            address: block.address,
+            size: block.size,
+            requested: block.requested,
+            born_ns: block.born_ns,
+            stack: block
+                .stack
+                .and_then(|place| file.stacks.get(place as usize))
+                .map_or(&[][..], |stack| stack),
+            pending: block.state == State::Pending,
+        })
+    });
+    let mut side = Side::new(file.as_of_ns, blocks);
     for segment in &file.segments {
         side.segment(segment.device, segment.size);
-        for block in &segment.blocks {
-            match block.state {
-                State::Inactive => {}
-                State::Pending => side.pending(segment.device, block.size),
-                State::Active => side.block(Block {
-                    device: segment.device,
-                    stream: segment.stream,
-                    address: block.address,
-                    size: block.size,
-                    requested: block.requested,
-                    born_ns: block.born_ns,
-                    stack: block
-                        .stack
-                        .and_then(|place| file.stacks.get(place as usize))
-                        .map_or(&[][..], |stack| stack),
-                }),
-            }
-        }
     }
     side
 }

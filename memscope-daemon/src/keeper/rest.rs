@@ -3,7 +3,7 @@
 //! Owns: since when nothing has come, and whether the programs were asked to wake the keeper with the next record. While records
 //! come it looks at the ring at a short interval, since waking it would cost the traced program far more than a record. When nothing
 //! has come for a while it has the next record of each process wake it, and sleeps longer. Free memory is given back once when
-//! nobody has asked anything either. Refuses: to sleep, which the keeper's thread does.
+//! nobody has asked anything either for ten seconds. Refuses: to sleep, which the keeper's thread does.
 
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ const QUIET_NS: u64 = 1_000_000_000;
 const NAP: Duration = Duration::from_secs(5);
 /// The same beside programs that an earlier daemon has left: those of an earlier build do not wake it.
 const NAP_BESIDE_LEFT: Duration = Duration::from_secs(1);
+/// How long nothing must have been done, in nanoseconds, before free memory is given back.
+const TRIM_NS: u64 = 10_000_000_000;
 
 /// What the keeper knows about its rest.
 #[derive(Debug, Default)]
@@ -27,8 +29,10 @@ pub(super) struct Rest {
     pub(super) programs_were_left: bool,
     /// The programs were asked to wake the keeper.
     pub(super) asked_to_wake: bool,
-    /// What was done when it was last looked, and whether free memory was given back since then.
-    done: (u64, bool),
+    /// What was done when it was last looked, and since when no more was.
+    done: (u64, u64),
+    /// Free memory was given back since then.
+    trimmed: bool,
 }
 
 impl Rest {
@@ -46,12 +50,15 @@ impl Rest {
         now_ns.saturating_sub(self.stirred_ns) >= QUIET_NS
     }
 
-    /// Whether free memory is to be given back now: nothing came since the last look, and it was not given back yet. `done`: bytes of the
-    /// ring and commands so far.
-    pub(super) fn may_trim(&mut self, done: u64) -> bool {
-        let (before, trimmed) = self.done;
-        self.done = (done, before == done);
-        before == done && !trimmed
+    /// Whether free memory is to be given back now: nothing was done for a while, and it was not given back yet. `done`: bytes of the ring
+    /// and commands so far.
+    pub(super) fn may_trim(&mut self, now_ns: u64, done: u64) -> bool {
+        if self.done.0 != done {
+            self.done = (done, now_ns);
+            self.trimmed = false;
+        }
+        let is_due = now_ns.saturating_sub(self.done.1) >= TRIM_NS;
+        is_due && !std::mem::replace(&mut self.trimmed, true)
     }
 
     /// How long the keeper may sleep now. `is_empty`: nothing is in the ring that was not read.
@@ -91,10 +98,23 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_once_after_the_work() {
+    fn memory_is_given_back_once_ten_seconds_after_the_work() {
         let mut rest = Rest::default();
-        let looks = [0, 0, 5, 5, 5, 9, 12, 12, 12].map(|done| rest.may_trim(done));
-        let expected = [true, false, false, true, false, false, false, true, false];
-        assert_eq!(looks, expected);
+        let looks = [
+            (12, 5, false),
+            (21, 5, false),
+            (22, 5, true),
+            (23, 5, false),
+            (40, 5, false),
+            (41, 9, false),
+            (46, 12, false),
+            (52, 12, false),
+            (56, 12, true),
+            (90, 12, false),
+        ];
+        for (second, done, expected) in looks {
+            let given_back = rest.may_trim(second * 1_000_000_000, done);
+            assert_eq!(given_back, expected, "at second {second}");
+        }
     }
 }

@@ -188,6 +188,7 @@ impl Keeper {
             {
                 self.housekeeping(now);
             }
+            self.trim_at_rest(now);
         }
     }
 
@@ -512,8 +513,12 @@ impl Keeper {
             journal.set_clock(memscope_log::ClockPair { boot_ns, unix_ns });
         }
         self.end_triggers();
+    }
+
+    /// Gives memory that is free back to the kernel once the work has been over for a while.
+    fn trim_at_rest(&mut self, now: u64) {
         let read = self.ring.as_ref().map_or(0, Ring::consumer_position);
-        if self.rest.may_trim(read.wrapping_add(self.obeyed)) {
+        if self.rest.may_trim(now, read.wrapping_add(self.obeyed)) {
             crate::memory::trim();
         }
     }

@@ -608,10 +608,8 @@ mod tests {
             after in any_blocks(),
             moments in (option::of(1..10_u64), option::of(1..10_u64)),
         ) {
-            let side = |blocks: &[Block<u8>], moment| {
-                Side::new(moment, blocks.to_vec().into_iter())
-            };
-            let (a, b) = (side(&before, moments.0), side(&after, moments.1));
+            let a = Side::new(moments.0, before.iter().copied());
+            let b = Side::new(moments.1, after.iter().copied());
             let compared = compare(a, b, MatchedBy::Block);
             let mut groups: BTreeMap<GroupKey, Sums> = BTreeMap::new();
             let mut stacks: BTreeMap<(i32, u8), Sums> = BTreeMap::new();

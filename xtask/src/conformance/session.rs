@@ -163,7 +163,7 @@ pub fn compare(
         )?),
     };
     let is_whole = mode == Mode::FromStart;
-    for ours in &ours {
+    if let Some(ours) = &ours {
         for key in OF_STATE.iter().chain(OF_TRACE.iter().filter(|_| is_whole)) {
             let [theirs, ours] = [&own, ours].map(|one| &one.figures[key]);
             if theirs != ours {

@@ -73,8 +73,8 @@ pub struct Side<I> {
 
 impl<I> Side<I> {
     /// Makes a picture of this moment (nanoseconds of any clock that both pictures share; `None` if not known) with
-    /// these blocks. They are compared fastest if they come ordered by device, address and size, and no two blocks are at
-    /// one address.
+    /// these blocks. They are compared fastest if they come ordered by device, address and size, and if no two of them
+    /// have the same address.
     pub fn new(as_of_ns: Option<u64>, blocks: I) -> Side<I> {
         Side {
             as_of_ns,
@@ -569,8 +569,8 @@ mod tests {
         blocks.iter().filter(|block| !block.pending)
     }
 
-    /// The rule of the module's documentation, told of each block of the later picture and then of what is left of the
-    /// earlier one.
+    /// The rule of the module's documentation, in the plainest way: for each block of the later picture, and then for
+    /// those blocks of the earlier picture that are left.
     fn fates(
         before: &[Block<u8>],
         after: &[Block<u8>],

@@ -20,11 +20,11 @@ pub struct NotASnapshot(pub(crate) String);
 /// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Handed out.
+    /// It is handed out to the program.
     Active,
     /// Freed by the program, and a stream may still use it.
     Pending,
-    /// Free.
+    /// It is free, and the pool can hand it out again.
     Inactive,
 }
 
@@ -49,7 +49,7 @@ pub struct Block {
     pub size: u64,
     /// The size that was asked for, if the snapshot says it.
     pub requested: Option<u64>,
-    /// Its state.
+    /// Whether it is handed out, waits for a stream, or is free.
     pub state: State,
     /// The list of its frames, innermost first, if it has one.
     pub frames: Option<Value>,
@@ -100,7 +100,7 @@ pub struct Entry {
     pub addr: u64,
     /// Bytes; of blocks those that were asked for.
     pub size: u64,
-    /// The stream.
+    /// Handle of the stream on which it happened; 0 for the default stream.
     pub stream: u64,
     /// When, microseconds since 1970, if the snapshot says it.
     pub time_us: Option<u64>,
@@ -115,7 +115,7 @@ pub struct Entry {
 /// What memscope wrote into a snapshot of its own. All of it is only what the file claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Process id.
+    /// Process id of the process that memscope watched.
     pub pid: Option<u32>,
     /// Start time of the process, in clock ticks.
     pub start_ticks: Option<u64>,
@@ -128,7 +128,7 @@ pub struct Origin {
 /// A coverage note that memscope wrote into a snapshot of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Its code.
+    /// The code by which programs tell kinds of notes apart, such as `baseline_read`.
     pub code: String,
     /// What it says.
     pub text: String,

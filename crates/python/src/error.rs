@@ -101,6 +101,14 @@ pub enum PythonError {
         /// What was tried, in words for the message.
         what: String,
     },
+    /// The search read more of the process's memory than it may. Nobody else is served meanwhile.
+    #[error(
+        "the search for its interpreter was given up after {most} reads of its memory: it has too many threads and frames, or they do not fit"
+    )]
+    TooManyReads {
+        /// The most reads that a search makes.
+        most: u64,
+    },
     /// Memory of the interpreter that must exist could not be read.
     #[error("the interpreter's memory cannot be read at {address:#x}")]
     Memory {

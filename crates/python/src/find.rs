@@ -14,6 +14,7 @@ use crate::debug_offsets;
 use crate::error::PythonError;
 use crate::image::{Image, images};
 use crate::layout::{Layout, NONE};
+use crate::metered::Metered;
 use crate::prove::{self, ATTEMPTS, Proof, Proven, Refused};
 use crate::slot::{self, Pthread, ThreadStateAt};
 use crate::tables;
@@ -96,10 +97,23 @@ pub fn find(pid: u32) -> Result<Interpreter, PythonError> {
     let mapped = mapped::read(pid)?;
     let memory = ProcessMemory::open(pid).map_err(|source| SiteError::memory(pid, source))?;
     let images = images(pid, &mapped)?;
+    search(pid, &mapped, &memory, &images)
+}
+
+/// Finds the one that is running of the interpreters that are mapped.
+fn search<M: Memory + ?Sized>(
+    pid: u32,
+    mapped: &Mapped,
+    memory: &M,
+    images: &[Image],
+) -> Result<Interpreter, PythonError> {
+    let memory = Metered::new(memory);
     let mut found = Vec::new();
     let mut refused = None;
-    for image in &images {
-        match identify(pid, &mapped, &memory, image) {
+    for image in images {
+        let identified = identify(pid, mapped, &memory, image);
+        memory.check()?;
+        match identified {
             Ok(interpreter) => found.push(interpreter),
             // The error of an interpreter that was never started gives way to any other error.
             Err(error) => {
@@ -137,10 +151,10 @@ struct Candidate {
     layout: Layout,
 }
 
-fn identify(
+fn identify<M: Memory + ?Sized>(
     pid: u32,
     mapped: &Mapped,
-    memory: &ProcessMemory,
+    memory: &Metered<'_, M>,
     image: &Image,
 ) -> Result<Interpreter, PythonError> {
     let candidates = candidates(memory, image)?;
@@ -151,7 +165,9 @@ fn identify(
     for candidate in candidates {
         match prove(memory, image, &candidate, &pthread, code_type) {
             Ok(proven) => fitting.push((candidate, proven)),
-            Err(error @ PythonError::NotInitialized { .. }) => return Err(error),
+            Err(
+                error @ (PythonError::NotInitialized { .. } | PythonError::TooManyReads { .. }),
+            ) => return Err(error),
             Err(error) => reasons.push(error),
         }
     }
@@ -289,7 +305,7 @@ fn supported(version: Version) -> Result<(), PythonError> {
 }
 
 fn prove<M: Memory + ?Sized>(
-    memory: &M,
+    memory: &Metered<'_, M>,
     image: &Image,
     candidate: &Candidate,
     pthread: &Pthread,
@@ -302,6 +318,7 @@ fn prove<M: Memory + ?Sized>(
             Ok(proven) => return Ok(proven),
             Err(refused) => last = refused,
         }
+        memory.check()?;
     }
     Err(match last {
         Refused::Empty => PythonError::NotInitialized {
@@ -320,7 +337,7 @@ struct Way {
 }
 
 fn thread_state<M: Memory + ?Sized>(
-    memory: &M,
+    memory: &Metered<'_, M>,
     image: &Image,
     candidate: &Candidate,
     pthread: &Pthread,
@@ -356,6 +373,7 @@ fn thread_state<M: Memory + ?Sized>(
             }
             Err(what) => last = what,
         }
+        memory.check()?;
         // Threads may have begun or ended since the list was read, so it is read again.
         proven = prove(memory, image, candidate, pthread, Some(proven.code_type))?;
     }
@@ -490,7 +508,11 @@ mod tests {
     use super::*;
     use crate::debug_offsets::tests::description;
     use crate::image::{Evidence, SymbolPlace};
+    use crate::metered::MOST_READS;
     use crate::testing::Bytes;
+    use memscope_tests::limits::{Met, constant};
+    use std::cell::Cell;
+    use std::collections::HashMap;
 
     const RUNTIME: u64 = 0x1000;
     const VERSION: u64 = 0x9000;
@@ -603,5 +625,159 @@ mod tests {
             matches!(error, PythonError::UnknownVersion { .. }),
             "{error}"
         );
+    }
+
+    /// Memory in which some words are set and all others are zero. It counts its reads, and bears only so many.
+    #[derive(Default)]
+    struct Counting {
+        words: HashMap<u64, u64>,
+        reads: Cell<u64>,
+    }
+
+    impl Counting {
+        fn word(&mut self, address: u64, offset: u32, word: u64) {
+            self.words.insert(at(address, offset), word);
+        }
+
+        fn text(&mut self, address: u64, text: &str) {
+            for (address, piece) in (address..).step_by(8).zip(text.as_bytes().chunks(8)) {
+                let mut word = [0; 8];
+                word[..piece.len()].copy_from_slice(piece);
+                self.word(address, 0, u64::from_le_bytes(word));
+            }
+        }
+    }
+
+    impl Memory for Counting {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+            self.reads.set(self.reads.get() + 1);
+            assert!(self.reads.get() <= MOST_READS, "the search goes on");
+            for (address, byte) in (address..).zip(buffer) {
+                let word = self.words.get(&(address & !7)).copied().unwrap_or(0);
+                *byte = word.to_le_bytes()[(address & 7) as usize];
+            }
+            Ok(())
+        }
+    }
+
+    const CODE_TYPE: u64 = 0xa000;
+    const CODE: u64 = 0xb000;
+    const OTHER_CODE: u64 = 0xc000;
+
+    /// A process with so many threads of CPython 3.12, each with so many frames, whose outermost one runs this code object.
+    /// Only that of [`CODE`] is one. No key leads to a thread state.
+    fn process(threads: u64, frames: u64, outermost: u64) -> (Counting, Image) {
+        const INTERPRETER: u64 = 0xd000;
+        const THREAD: u64 = 0xe000;
+        const CFRAME: u64 = 0x1_0000;
+        const MEMBERS: u64 = 0x1_1000;
+        const TEXTS: u64 = 0x1_2000;
+        const FRAMES: u64 = 0x10_0000;
+        const STATES: u64 = 0x1000_0000;
+        let layout = tables::layout(12).unwrap();
+        let mut memory = Counting::default();
+        memory.word(VERSION, 0, 0x030c_00f0);
+        memory.word(RUNTIME, layout.runtime.interpreters, INTERPRETER);
+        memory.word(INTERPRETER, layout.runtime.threads, STATES);
+        // What shows a thread on x86-64, and on aarch64.
+        memory.word(THREAD, 0, THREAD);
+        memory.word(THREAD, 16, THREAD);
+        memory.word(THREAD - 16, 0, 1);
+        for (number, state) in (1..=threads).zip((STATES..).step_by(512)) {
+            let next = if number == threads { 0 } else { state + 512 };
+            memory.word(state, layout.thread.next, next);
+            memory.word(state, layout.thread.interpreter, INTERPRETER);
+            memory.word(state, layout.thread.id, THREAD);
+            memory.word(state, layout.thread.frame, CFRAME);
+        }
+        memory.word(CFRAME, layout.thread.cframe_frame, FRAMES);
+        for (number, frame) in (1..=frames).zip((FRAMES..).step_by(256)) {
+            let (next, code) = if number == frames {
+                (0, outermost)
+            } else {
+                (frame + 256, CODE)
+            };
+            memory.word(frame, layout.frame.previous, next);
+            memory.word(frame, layout.frame.code, code);
+        }
+        memory.word(CODE, layout.code.object_type, CODE_TYPE);
+        memory.word(CODE_TYPE, 24, TEXTS);
+        memory.text(TEXTS, "code");
+        memory.word(CODE_TYPE, 240, MEMBERS);
+        let members = [
+            ("co_filename", layout.code.file_name),
+            ("co_name", layout.code.name),
+            ("co_qualname", layout.code.qualified_name),
+            ("co_firstlineno", layout.code.first_line),
+            ("co_linetable", layout.code.lines),
+        ];
+        for ((name, offset), number) in members.into_iter().zip(0..) {
+            let text = TEXTS + 64 * (number + 1);
+            memory.text(text, name);
+            memory.word(MEMBERS + 40 * number, 0, text);
+            memory.word(MEMBERS + 40 * number, 16, offset.into());
+        }
+        let place = |address, size| Some(SymbolPlace { address, size });
+        let evidence = Evidence {
+            version: place(VERSION, 8),
+            code_type: place(CODE_TYPE, 416),
+            ..Evidence::default()
+        };
+        (memory, image(evidence, 656, None))
+    }
+
+    fn search_in(memory: &Counting, images: &[Image]) -> PythonError {
+        search(1, &Mapped::default(), memory, images).unwrap_err()
+    }
+
+    /// The search in such a process ends before the memory is read more often than it bears.
+    fn is_given_up(threads: u64, frames: u64, outermost: u64) {
+        let (memory, image) = process(threads, frames, outermost);
+        let error = search_in(&memory, &[image.clone(), image]);
+        assert!(
+            matches!(error, PythonError::TooManyReads { most: MOST_READS }),
+            "{error}"
+        );
+    }
+
+    /// One attempt takes more than all that may be read.
+    #[test]
+    fn a_search_reads_only_so_much() {
+        is_given_up(65_000, 1, OTHER_CODE);
+        Met {
+            what: "reads of a process's memory in the search for its Python interpreter",
+            most: constant("crates/python/src/metered.rs", "MOST_READS"),
+            beyond: "the search ends; it is made again when the process has mapped or unmapped code",
+            told: "`no_python_stacks` in coverage, which says so; the error of `holders`",
+            test: "a_search_reads_only_so_much",
+        }
+        .is_told();
+    }
+
+    #[test]
+    fn long_chains_of_frames_are_read_only_so_often() {
+        is_given_up(20, 1000, OTHER_CODE);
+    }
+
+    #[test]
+    fn hundreds_of_threads_are_read_only_so_often() {
+        is_given_up(400, 5, OTHER_CODE);
+    }
+
+    /// All fits, and no thread's state is found.
+    #[test]
+    fn a_way_to_the_state_is_searched_only_so_often() {
+        is_given_up(400, 5, CODE);
+    }
+
+    /// What ends without reading much still tells what does not fit.
+    #[test]
+    fn a_search_that_ends_before_tells_what_does_not_fit() {
+        let (memory, image) = process(2, 5, OTHER_CODE);
+        let error = search_in(&memory, &[image]);
+        assert!(matches!(error, PythonError::Layout { .. }), "{error}");
+        let (memory, image) = process(2, 5, CODE);
+        let error = search_in(&memory, &[image]);
+        assert!(matches!(error, PythonError::ThreadState { .. }), "{error}");
     }
 }

@@ -134,7 +134,7 @@ fn version_texts(constants: &[u8]) -> Vec<Version> {
 }
 
 /// A mapped file that contains an interpreter. `runtime` is an address in the process; `evidence` has the file's own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Image {
     pub path: OsString,
     /// The path, as shown in messages.

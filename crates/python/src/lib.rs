@@ -23,6 +23,7 @@ mod find;
 mod image;
 pub mod layout;
 mod lines;
+mod metered;
 mod prove;
 mod slot;
 mod tables;

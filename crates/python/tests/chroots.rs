@@ -33,6 +33,11 @@ fn a_process_that_never_rests() {
 }
 
 #[test]
+fn a_process_with_hundreds_of_threads() {
+    Python::named().iter().for_each(checks::many_threads);
+}
+
+#[test]
 fn frames_that_are_still_being_made() {
     for python in Python::named() {
         checks::prologue(&python);

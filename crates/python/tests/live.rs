@@ -24,6 +24,11 @@ fn a_process_that_never_rests() {
 }
 
 #[test]
+fn a_process_with_hundreds_of_threads() {
+    Python::on_path().iter().for_each(checks::many_threads);
+}
+
+#[test]
 fn frames_that_are_still_being_made() {
     for python in Python::on_path() {
         checks::prologue(&python);

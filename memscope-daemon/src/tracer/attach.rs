@@ -271,6 +271,7 @@ impl Tracer {
                 baseline: None,
                 retry: None,
                 python: false,
+                python_given_up: false,
                 python_number: 0,
                 native: false,
                 budget: super::budget::Budget::new(options.stacks),

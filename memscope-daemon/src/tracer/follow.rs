@@ -104,21 +104,33 @@ impl Tracer {
         }
     }
 
-    /// A process reports that it has mapped or unmapped code. This is looked at now, or when its user has time again.
+    /// A process reports that it has mapped or unmapped code.
     fn mapped(&mut self, pid: u32) {
+        self.mappings_changed(pid);
+        self.look_at(pid, true);
+    }
+
+    /// Looks at what a process has changed, now or when its user has time again. `mapped`: it has mapped or unmapped code.
+    pub(super) fn look_at(&mut self, pid: u32, mapped: bool) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
         let (process, uid) = (traced.handle, traced.facts.uids[0]);
         let began = Instant::now();
+        // What was put off before is to be done, too.
+        let mapped = mapped || traced.mapped;
         traced.mapped = !self.shares.has_time(uid, began);
         if traced.mapped {
             return;
         }
-        self.place_again(pid);
+        if mapped {
+            self.place_again(pid);
+        }
         self.start_python(pid);
         self.read_backend(pid);
-        self.unwinder.mapped(process);
+        if mapped {
+            self.unwinder.mapped(process);
+        }
         let now = Instant::now();
         self.shares
             .took(uid, now.saturating_duration_since(began), now);
@@ -129,7 +141,7 @@ impl Tracer {
         let waiting = self.traced.values().filter(|traced| traced.mapped);
         let waiting: Vec<u32> = waiting.map(|traced| traced.pid).collect();
         for pid in waiting {
-            self.mapped(pid);
+            self.look_at(pid, true);
         }
     }
 
@@ -270,7 +282,9 @@ impl Tracer {
             return false;
         };
         let before = traced.mappings.replace(now);
-        before != Some(now)
+        let changed = before != Some(now);
+        traced.python_given_up &= !changed;
+        changed
     }
 
     /// Number of devices that the process can see, if the environment or the machine tells it.

@@ -149,6 +149,7 @@ impl KeptProcess {
             ran: _,
             mapped: _,
             python,
+            python_given_up: _,
             python_number: _,
             native,
             budget: _,

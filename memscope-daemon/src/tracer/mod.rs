@@ -419,11 +419,8 @@ impl Tracer {
         for pid in pids {
             if self.has_run(pid) {
                 have_run = true;
-                if self.mappings_changed(pid) {
-                    self.place_again(pid);
-                }
-                self.start_python(pid);
-                self.read_backend(pid);
+                let mapped = self.mappings_changed(pid);
+                self.look_at(pid, mapped);
             }
             // Others may have taken the device's memory.
             self.say_seen(pid, false, &look);

@@ -2,6 +2,7 @@
 //! reports when a code object dies.
 
 use memscope_ledger::event::Level;
+use memscope_python::PythonError;
 
 use super::Tracer;
 use crate::keeper::Command;
@@ -17,7 +18,8 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        if !traced.options.stacks.python || traced.python || traced.level == Level::Read {
+        let done = traced.python || traced.python_given_up;
+        if !traced.options.stacks.python || done || traced.level == Level::Read {
             return;
         }
         const CODE: &str = "no_python_stacks";
@@ -79,8 +81,16 @@ impl Tracer {
         let interpreter = match memscope_python::find(pid) {
             Ok(interpreter) => interpreter,
             // Nothing is missing where there is no Python.
-            Err(memscope_python::PythonError::NoInterpreter) => return Ok(()),
-            Err(error) => return Err(crate::error_chain(&error)),
+            Err(PythonError::NoInterpreter) => return Ok(()),
+            Err(error) => {
+                // The next search would read as much. It is worth it only after the process has mapped or unmapped code.
+                if let PythonError::TooManyReads { .. } = error
+                    && let Some(traced) = self.traced.get_mut(&pid)
+                {
+                    traced.python_given_up = true;
+                }
+                return Err(crate::error_chain(&error));
+            }
         };
         let layout = entry(&interpreter).map_err(|error| error.to_string())?;
         let number = self

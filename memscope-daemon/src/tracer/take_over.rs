@@ -197,6 +197,7 @@ impl Tracer {
             ran: None,
             mapped: false,
             python: false,
+            python_given_up: false,
             python_number: 0,
             native: false,
             budget: super::budget::Budget::new(process.options.stacks),

@@ -100,6 +100,8 @@ pub struct Traced {
     pub mapped: bool,
     /// Whether its Python stacks can be taken.
     pub python: bool,
+    /// Whether the search for its interpreter was given up, and no change of its code mappings was seen since.
+    pub python_given_up: bool,
     /// Number by which the programs know its interpreter's layout.
     pub python_number: u32,
     /// Whether its stacks of compiled code can be taken.

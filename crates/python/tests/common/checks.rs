@@ -342,6 +342,26 @@ fn busy_as(python: &Python, arguments: &[&str]) {
     }
 }
 
+/// A process with hundreds of threads is found within the reads that a search may make.
+pub fn many_threads(python: &Python) {
+    const THREADS: usize = 500;
+    const SOURCE: &str = "\
+import os, sys, threading
+def deep(n):
+    if n: return deep(n - 1)
+    os.read(pipe, 1)
+pipe, _ = os.pipe()
+threading.stack_size(1 << 18)
+for _ in range(int(sys.argv[1])): threading.Thread(target=deep, args=(6,), daemon=True).start()
+print(1, flush=True)
+sys.stdin.read()
+";
+    let mut program = python.run(SOURCE, &[&THREADS.to_string()]);
+    let _: u32 = program.line();
+    let interpreter = find(program.pid()).unwrap();
+    assert!(interpreter.proof.threads > THREADS);
+}
+
 /// The frames without their last instruction, because a thread may be reported shortly before it waits on its line.
 fn lines_only(told: &Told) -> Vec<(&str, &str, Option<u32>)> {
     let frames = told.frames.iter();

@@ -2,7 +2,7 @@
 //! none where a record tells what was told already. What comes out is as if each event had a record of its own, so the
 //! journal and all that reads it know nothing of this.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::offset_of;
 
 use memscope_common::{
@@ -29,28 +29,119 @@ const FREE_COMPLETED: i32 = 2;
 /// told without the pool.
 pub(super) const MOST_WAITING: usize = 1 << 16;
 
+/// Threads of a process of which it is kept what they did last. Hardly ever more than one frees at a time; what a thread did before so
+/// many others were told of will not be completed any more, because the record of that was lost.
+const KEPT: usize = 1 << 12;
+
 /// What is known of the frees of all processes.
 #[derive(Default)]
 pub(super) struct Frees {
-    /// Processes in which the call of `record_trace` in `free_block` has no probe any more.
-    settled: HashSet<u32>,
-    /// In other processes: the block whose completion was told last for a thread (by process and tid).
-    told: HashMap<(u32, u32), u64>,
-    /// In these processes: the request that is the last record of a thread, if the free is expected to complete at once.
-    open: HashMap<(u32, u32), [u8; TRACE]>,
+    processes: HashMap<u32, Known>,
     /// Pools of the blocks whose frees wait, by process and address.
     waiting: HashMap<(u32, u64), [u8; 16]>,
+}
+
+/// What is known of the frees of one process.
+#[derive(Default)]
+struct Known {
+    /// Whether the call of `record_trace` in `free_block` has no probe any more.
+    settled: bool,
+    /// Before that: the block whose completion was told last for a thread.
+    told: Latest<u64>,
+    /// Before that: the requests that are the last record of a thread, if the free is expected to complete at once.
+    open: Open,
+}
+
+/// Something about each thread, but only of the [`KEPT`] threads that came last.
+struct Latest<V> {
+    /// By tid, each with its number in the order in which they came.
+    of: HashMap<u32, (u64, V)>,
+    /// The tids in this order.
+    order: BTreeMap<u64, u32>,
+    next: u64,
+}
+
+impl<V> Default for Latest<V> {
+    fn default() -> Latest<V> {
+        Latest {
+            of: HashMap::new(),
+            order: BTreeMap::new(),
+            next: 0,
+        }
+    }
+}
+
+impl<V> Latest<V> {
+    fn get(&self, tid: u32) -> Option<&V> {
+        self.of.get(&tid).map(|(_, value)| value)
+    }
+
+    fn remove(&mut self, tid: u32) -> Option<V> {
+        let (number, value) = self.of.remove(&tid)?;
+        self.order.remove(&number);
+        Some(value)
+    }
+
+    /// Returns what gives way: what was known of the same thread, or of the one that came first.
+    fn insert(&mut self, tid: u32, value: V) -> Option<(u32, V)> {
+        let mut gone = self.remove(tid).map(|value| (tid, value));
+        if self.of.len() >= KEPT
+            && let Some((_, first)) = self.order.pop_first()
+        {
+            gone = self.of.remove(&first).map(|(_, value)| (first, value));
+        }
+        self.of.insert(tid, (self.next, value));
+        self.order.insert(self.next, tid);
+        self.next += 1;
+        gone
+    }
+}
+
+/// Requests of frees whose completion is yet to be told, at most one of each thread.
+#[derive(Default)]
+struct Open {
+    requests: Latest<[u8; TRACE]>,
+    /// Their addresses, each with the thread.
+    addresses: BTreeSet<(u64, u32)>,
+}
+
+impl Open {
+    fn insert(&mut self, tid: u32, request: [u8; TRACE]) {
+        let here = (address(&request), tid);
+        if let Some((tid, gone)) = self.requests.insert(tid, request) {
+            self.addresses.remove(&(address(&gone), tid));
+        }
+        self.addresses.insert(here);
+    }
+
+    fn remove(&mut self, tid: u32) {
+        if let Some(gone) = self.requests.remove(tid) {
+            self.addresses.remove(&(address(&gone), tid));
+        }
+    }
+
+    /// Forgets the requests of frees of this address.
+    fn remove_address(&mut self, addr: u64) {
+        let here = (addr, 0)..=(addr, u32::MAX);
+        while let Some(&one) = self.addresses.range(here.clone()).next() {
+            self.addresses.remove(&one);
+            self.requests.remove(one.1);
+        }
+    }
 }
 
 impl Frees {
     /// The probe is gone that told of each completion, and all that it has told was taken in. A thread may have requested a free
     /// before its request told of both, and complete it only now: this appends what nobody else will tell.
     pub fn settle(&mut self, process: u32, now_ns: u64, batch: &mut Vec<u8>) {
-        self.settled.insert(process);
-        self.told.retain(|(of, _), _| *of != process);
-        for (_, request) in self.open.extract_if(|(of, _), _| *of == process) {
+        let settled = Known {
+            settled: true,
+            ..Known::default()
+        };
+        let before = self.processes.insert(process, settled).unwrap_or_default();
+        for (_, request) in before.open.requests.of.values() {
             let first = batch.len();
-            append_completion(&request, batch);
+            append_completion(request, batch);
             set(batch, first + TIME, now_ns.to_ne_bytes());
             // It is not one of those that the programs have counted.
             set(batch, first + SEQUENCE, [0; 8]);
@@ -59,9 +150,7 @@ impl Frees {
 
     /// Forgets a process that is not traced any more.
     pub fn forget(&mut self, process: u32) {
-        self.settled.remove(&process);
-        self.told.retain(|(of, _), _| *of != process);
-        self.open.retain(|(of, _), _| *of != process);
+        self.processes.remove(&process);
         self.waiting.retain(|(of, _), _| *of != process);
     }
 
@@ -91,31 +180,30 @@ impl Frees {
 
     /// What is allocated again was freed completely before, whether or not the record of that was lost.
     fn allocated(&mut self, process: u32, record: &[u8]) {
-        let addr: [u8; 8] = word(record, ADDR);
-        // Hardly ever more than one free is open at a time.
-        self.open
-            .retain(|(of, _), request| *of != process || word(request, ADDR) != addr);
+        if let Some(known) = self.processes.get_mut(&process) {
+            known.open.remove_address(address(record));
+        }
     }
 
     fn requested(&mut self, process: u32, record: &[u8], flags: u8, batch: &mut Vec<u8>) {
-        let settled = self.settled.contains(&process);
-        let thread = (process, u32::from_ne_bytes(word(record, TID)));
-        let addr = u64::from_ne_bytes(word(record, ADDR));
+        let known = self.processes.entry(process).or_default();
+        let tid = u32::from_ne_bytes(word(record, TID));
+        let addr = address(record);
         let first = batch.len();
         batch.extend_from_slice(record);
         if flags & TRACE_COMPLETES != 0 {
             set(batch, first + FLAGS, [flags & !TRACE_COMPLETES]);
             append_completion(record, batch);
-            if !settled {
-                self.told.insert(thread, addr);
+            if !known.settled {
+                known.told.insert(tid, addr);
             }
             return;
         }
-        if !settled {
-            self.told.remove(&thread);
+        if !known.settled {
+            known.told.remove(tid);
         }
         if flags & TRACE_EXPECTED != 0 {
-            self.open.insert(thread, word(record, 0));
+            known.open.insert(tid, word(record, 0));
             return;
         }
         // An earlier free of the address may have left its pool, if the record of its completion was lost.
@@ -126,15 +214,16 @@ impl Frees {
     }
 
     fn completed(&mut self, process: u32, record: &[u8], flags: u8, batch: &mut Vec<u8>) {
-        let thread = (process, u32::from_ne_bytes(word(record, TID)));
-        let addr = u64::from_ne_bytes(word(record, ADDR));
+        let known = self.processes.entry(process).or_default();
+        let tid = u32::from_ne_bytes(word(record, TID));
+        let addr = address(record);
         let first = batch.len();
-        if flags & TRACE_EXPECTED != 0 && self.told.get(&thread) == Some(&addr) {
-            self.told.remove(&thread);
+        if flags & TRACE_EXPECTED != 0 && known.told.get(tid) == Some(&addr) {
+            known.told.remove(tid);
             return;
         }
         batch.extend_from_slice(record);
-        self.open.remove(&thread);
+        known.open.remove(tid);
         let mut now = flags & !(TRACE_EXPECTED | TRACE_ENDS_WAIT);
         let pool = self.waiting.remove(&(process, addr));
         if flags & TRACE_ENDS_WAIT != 0 {
@@ -142,8 +231,8 @@ impl Frees {
                 set(batch, first + POOL, pool);
                 now |= TRACE_HAS_POOL;
             }
-            if !self.settled.contains(&process) {
-                self.told.insert(thread, addr);
+            if !known.settled {
+                known.told.insert(tid, addr);
             }
         }
         set(batch, first + FLAGS, [now]);
@@ -172,6 +261,11 @@ fn append_completion(request: &[u8], batch: &mut Vec<u8>) {
     let number = u64::from_ne_bytes(word(request, SEQUENCE));
     set(batch, first + SEQUENCE, (number + 1).to_ne_bytes());
     set(batch, first + ACTION, FREE_COMPLETED.to_ne_bytes());
+}
+
+/// Address of the block that a trace record is about.
+fn address(record: &[u8]) -> u64 {
+    u64::from_ne_bytes(word(record, ADDR))
 }
 
 /// Bytes at an offset of a record that has them.

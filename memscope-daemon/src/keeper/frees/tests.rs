@@ -134,7 +134,7 @@ fn only_so_many_pools_are_kept_and_the_rest_is_told_without() {
         test: "only_so_many_pools_are_kept_and_the_rest_is_told_without",
     }
     .is_told();
-    assert!(frees.waiting.is_empty() && frees.told.is_empty() && frees.open.is_empty());
+    assert!(frees.waiting.is_empty() && frees.processes.is_empty());
 }
 
 #[test]
@@ -166,6 +166,76 @@ fn what_is_allocated_again_is_not_told_as_freed() {
     batch.clear();
     frees.settle(PROCESS, 1, &mut batch);
     assert_eq!(told(&batch), [(FREE_COMPLETED, 0x2000, 0, 0)]);
+}
+
+/// Threads that end before their frees complete, or whose completions are lost, leave nothing that grows.
+#[test]
+fn what_is_kept_of_threads_is_bounded() {
+    const THREADS: u32 = 200_000;
+    for flags in [TRACE_EXPECTED, TRACE_COMPLETES] {
+        let mut frees = Frees::default();
+        let mut batch = Vec::new();
+        for tid in 1..=THREADS {
+            batch.clear();
+            let addr = u64::from(tid) << 12;
+            let request = record(tid, FREE_REQUESTED, addr, flags, 1);
+            frees.take(PROCESS, &request, &mut batch);
+        }
+        // Another process has nothing that its allocations would have to look through.
+        let allocated = record(1, ALLOC, 1 << 12, 0, 1);
+        frees.take(PROCESS + 1, &allocated, &mut batch);
+        assert_eq!(frees.processes.len(), 1);
+        let known = &frees.processes[&PROCESS];
+        let (open, told) = (&known.open.requests, &known.told);
+        let of = [open.of.len(), told.of.len()];
+        let order = [open.order.len(), told.order.len()];
+        let expected = match flags {
+            TRACE_EXPECTED => [KEPT, 0],
+            _ => [0, KEPT],
+        };
+        assert_eq!((of, order), (expected, expected));
+        assert_eq!(known.open.addresses.len(), open.of.len());
+        // What came last is kept. An allocation finds it by its address.
+        if flags == TRACE_EXPECTED {
+            let addr = u64::from(THREADS) << 12;
+            frees.take(PROCESS, &record(1, ALLOC, addr, 0, 2), &mut batch);
+            batch.clear();
+            frees.settle(PROCESS, 1, &mut batch);
+            let mut completed: Vec<u64> = told_addresses(&batch);
+            completed.sort_unstable();
+            let newest = THREADS + 1 - KEPT as u32..THREADS;
+            let newest: Vec<u64> = newest.map(|tid| u64::from(tid) << 12).collect();
+            assert_eq!(completed, newest);
+        }
+        frees.forget(PROCESS);
+        assert!(frees.processes.is_empty());
+    }
+}
+
+fn told_addresses(batch: &[u8]) -> Vec<u64> {
+    told(batch)
+        .into_iter()
+        .map(|(_, addr, _, _)| addr)
+        .collect()
+}
+
+/// A thread that frees again, also the same block, has one request, which an allocation of its block takes away.
+#[test]
+fn a_thread_has_one_request() {
+    let mut frees = Frees::default();
+    let mut batch = Vec::new();
+    for addr in [0x1000, 0x2000, 0x2000] {
+        let request = record(1, FREE_REQUESTED, addr, TRACE_EXPECTED, 1);
+        frees.take(PROCESS, &request, &mut batch);
+    }
+    let kept = |frees: &Frees| {
+        let open = &frees.processes[&PROCESS].open;
+        (open.requests.of.len(), open.addresses.len())
+    };
+    frees.take(PROCESS, &record(2, ALLOC, 0x1000, 0, 2), &mut batch);
+    assert_eq!(kept(&frees), (1, 1));
+    frees.take(PROCESS, &record(2, ALLOC, 0x2000, 0, 2), &mut batch);
+    assert_eq!(kept(&frees), (0, 0));
 }
 
 /// What a thread does between two changes of how frees are told.

@@ -304,7 +304,7 @@ class LeakLine(_message.Message):
     growth_bytes_per_s: _builtins.float
     """Rise of those floors, bytes per second."""
     growth_bytes_per_step: _builtins.float
-    """Growth per step, bytes: the sum of those groups' medians."""
+    """Growth per step, bytes: the sum of those groups' medians, without groups that stand beside others. Not set where one of them has none."""
     growth_bytes_per_step_low: _builtins.float
     """The sum of the lower ends of their intervals of 95 %."""
     growth_bytes_per_step_high: _builtins.float

@@ -160,8 +160,10 @@ struct Sum {
     beside: u64,
     bytes: u64,
     bytes_per_s: f64,
-    /// Sums of the lower ends of their intervals, of the medians, and of the upper ends.
-    bytes_per_step: [Option<f64>; 3],
+    /// Sums of the lower ends of their intervals, of the medians, and of the upper ends, without groups with the field
+    /// `beside`; `None` before the first. A sum is `None` where the rate of one group is not known: what the others
+    /// have would be too little.
+    bytes_per_step: Option<[Option<f64>; 3]>,
     first_step: Option<u64>,
     confidence: Option<f64>,
     /// Reason of the first group, which grows most, because groups are added in the order of their growth.
@@ -185,6 +187,10 @@ impl Sum {
             (Some(one), Some(other)) => Some(one.max(other)),
             (one, other) => one.or(other),
         };
+        // The groups that it stands beside have the rate already, and what has not grown adds nothing.
+        if group.beside || group.growth_bytes == 0 {
+            return;
+        }
         // The sums of the ends are an interval that contains the true sum at least as often as each interval contains
         // its own true value.
         let slopes = [
@@ -192,11 +198,9 @@ impl Sum {
             group.growth_bytes_per_step,
             group.growth_bytes_per_step_high,
         ];
-        for (sum, slope) in self.bytes_per_step.iter_mut().zip(slopes) {
-            *sum = [*sum, slope]
-                .into_iter()
-                .flatten()
-                .reduce(|sum, more| sum + more);
+        let sums = self.bytes_per_step.get_or_insert([Some(0.0); 3]);
+        for (sum, slope) in sums.iter_mut().zip(slopes) {
+            *sum = sum.zip(slope).map(|(sum, more)| sum + more);
         }
     }
 }
@@ -266,7 +270,7 @@ impl Fold {
             (0, 0) => (Verdict::Steady, Sum::default()),
         };
         let [growing, all] = self.callers;
-        let [low, middle, high] = sum.bytes_per_step;
+        let [low, middle, high] = sum.bytes_per_step.unwrap_or_default();
         let callers = growing.or(all).unwrap_or_default();
         let line = LeakLine {
             verdict: verdict.into(),
@@ -380,6 +384,49 @@ mod tests {
             !lines[1].looks_like_kept_graph,
             "one stack is a list of results"
         );
+    }
+
+    /// While less than all stacks was recorded, a group may grow whose rate is not known.
+    #[test]
+    fn where_one_rate_is_not_known_there_is_no_sum() {
+        let known = || shown(11, 512, 100, Verdict::Growing);
+        let without_rate = |mut one: Shown| {
+            one.group.growth_bytes_per_step_low = None;
+            one.group.growth_bytes_per_step = None;
+            one.group.growth_bytes_per_step_high = None;
+            one
+        };
+        let unknown = |stack, beside| {
+            let mut one = shown(stack, 512, 50, Verdict::Growing);
+            one.group.beside = beside;
+            without_rate(one)
+        };
+        let rates = |all: &[Shown]| {
+            let (lines, _) = lines(all, frames);
+            assert_eq!(lines.len(), 1, "{lines:#?}");
+            let line = &lines[0];
+            [
+                line.growth_bytes_per_step_low,
+                line.growth_bytes_per_step,
+                line.growth_bytes_per_step_high,
+            ]
+        };
+        let own = [Some(0.5), Some(1.0), Some(1.5)];
+        assert_eq!(rates(&[known(), unknown(12, false)]), [None; 3]);
+        assert_eq!(rates(&[unknown(12, false), known()]), [None; 3]);
+        // A later group with a rate does not bring a sum back.
+        let third = shown(13, 512, 10, Verdict::Growing);
+        let all = [known(), unknown(12, false), third];
+        assert_eq!(rates(&all), [None; 3]);
+        // What stands beside is a part of the others' growth.
+        assert_eq!(rates(&[known(), unknown(12, true)]), own);
+        assert_eq!(rates(&[unknown(12, true), known()]), own);
+        assert_eq!(rates(&[unknown(12, true)]), [None; 3]);
+        // What has not grown lacks no rate.
+        let mut young = without_rate(shown(12, 512, 50, Verdict::Undecided));
+        young.group.growth_bytes = 0;
+        let rising = shown(11, 512, 100, Verdict::Undecided);
+        assert_eq!(rates(&[rising, young]), own);
     }
 
     #[test]

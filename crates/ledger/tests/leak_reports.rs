@@ -295,6 +295,38 @@ fn bytes_of_a_stack_are_not_called_blocks() {
     assert!(!reason.contains("blocks in"), "{reason}");
 }
 
+/// The blocks' mean size changes with each of them.
+#[test]
+fn a_stack_without_a_line_whose_blocks_all_differ_is_known_again() {
+    const NATIVE: u64 = 70;
+    let mut training = Training::new();
+    training.say(Body::Stack(Box::new(StackSeen {
+        id: NATIVE,
+        natives: vec![0x55_0000_1000, 0x55_0000_2000],
+        ..StackSeen::default()
+    })));
+    let mut size = 40_000;
+    let mut leak_and_ask = |steps: u64| {
+        for _ in 0..steps {
+            size += 512;
+            training.alloc(NATIVE, size);
+            training.step();
+        }
+        let report = training.leaks();
+        let growing = |line: &v1::LeakLine| line.verdict() == v1::Verdict::Growing;
+        let mut lines: Vec<v1::LeakLine> = report.lines.into_iter().filter(growing).collect();
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        lines.remove(0)
+    };
+    let first = leak_and_ask(150);
+    let second = leak_and_ask(10);
+    assert_ne!(first.largest_bytes, second.largest_bytes);
+    assert_eq!((&first.line, first.growing_groups), (&None, 1));
+    let key = |line: &v1::LeakLine| (line.device, line.source, line.stack);
+    assert!(first.stack.is_some(), "{first:#?}");
+    assert_eq!(key(&first), key(&second));
+}
+
 /// A leak that never pauses: `before` steps with all stacks, `during` steps with fewer, then `after` steps with all.
 fn reduced(recorded: fn(u64) -> (StackRef, u8), before: u64, during: u64, after: u64) {
     const SIZE: u64 = 5 << 20;

@@ -95,6 +95,7 @@ fn key(line: &LeakLine) -> Key {
         line.source(),
         line.line.as_ref(),
         line.largest_bytes,
+        line.stack,
     )
 }
 
@@ -104,16 +105,26 @@ fn key_of(back: &GivenBack) -> Key {
         back.source(),
         back.line.as_ref(),
         back.size_bytes(),
+        back.stack,
     )
 }
 
 impl Key {
-    fn of(device: Option<i32>, source: Source, line: Option<&CodeLine>, size: u64) -> Key {
+    fn of(
+        device: Option<i32>,
+        source: Source,
+        line: Option<&CodeLine>,
+        size: u64,
+        stack: Option<u32>,
+    ) -> Key {
+        // The size of blocks of several sizes is their mean, which changes with each block.
+        let is_by_size = line.is_none() && stack.is_none();
         Key {
             device,
             source: source.into(),
             line: line.map(|frame| (frame.file.clone(), frame.line)),
-            size: if line.is_some() { 0 } else { size },
+            size: if is_by_size { size } else { 0 },
+            stack,
         }
     }
 }
@@ -296,6 +307,32 @@ mod tests {
         assert!(findings.news(P, &lines, &[]).is_empty());
     }
 
+    #[test]
+    fn a_stack_whose_blocks_have_several_sizes_is_one_finding() {
+        let mut findings = Findings::default();
+        let of = |stack: u32, mean: u64| LeakLine {
+            stack: Some(stack),
+            ..line(0, mean, Verdict::Growing)
+        };
+        assert_eq!(findings.news(P, &[of(7, 4096)], &[]).len(), 1);
+        // With each block that leaks the mean is another.
+        for mean in 4097..4110 {
+            let news = findings.news(P, &[of(7, mean)], &[]);
+            assert!(news.is_empty(), "{news:?}");
+        }
+        // A second stack and blocks of one size are told apart from it, also where the sizes are alike.
+        let all = [of(7, 4096), of(8, 4096), line(0, 4096, Verdict::Growing)];
+        assert_eq!(findings.news(P, &all, &[]).len(), 2);
+        let back = GivenBack {
+            size_bytes: None,
+            stack: Some(7),
+            ..given_back(0)
+        };
+        let news = findings.news(P, &all[1..], &[back]);
+        assert_eq!(news.len(), 1);
+        assert!(news[0].withdrawn && news[0].number == 1);
+    }
+
     fn given_back(number: u32) -> GivenBack {
         GivenBack {
             device: Some(0),
@@ -307,6 +344,7 @@ mod tests {
             first_step: Some(7),
             reserved_unused_bytes: Some(2_097_152),
             line: line(number, 512, Verdict::Steady).line,
+            stack: None,
         }
     }
 

@@ -26,15 +26,19 @@ struct Kept<T, F> {
     findings: F,
 }
 
-/// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks.
+/// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks; where no line is
+/// known, the same size, or the same stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
     pub(super) device: Option<i32>,
     /// A `Source`, by its number in messages.
     pub(super) source: i32,
     pub(super) line: Option<(String, u32)>,
-    /// Size of the blocks in bytes where no line is known, else 0.
+    /// Size of the blocks in bytes where no line is known and all have the same, else 0.
     pub(super) size: u64,
+    /// Number of the stack where no line is known and its blocks are of several sizes. An older file has none.
+    #[serde(default)]
+    pub(super) stack: Option<u32>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -190,6 +194,7 @@ mod tests {
                 source: 1,
                 line: Some(("a.py".to_owned(), 3)),
                 size: 0,
+                stack: None,
             },
             finding: Finding {
                 number: 4,
@@ -217,6 +222,14 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(conditions(&left), [(1, condition)]);
+        // An older daemon's keys have no stack.
+        let older = String::from_utf8(std::fs::read(&watching.path).unwrap()).unwrap();
+        let without = older.replace(",\"stack\":null", "");
+        assert_ne!(older, without);
+        std::fs::write(&watching.path, without).unwrap();
+        let left = watching.read(true).unwrap();
+        let (_, stands) = left.findings.get(&ProcessHandle(9)).unwrap();
+        assert_eq!(stands[0].key, said.key);
         // Another journal: what was reported is of other processes.
         for (epoch, resumed) in [(78, true), (77, false)] {
             let left = Watching::new(folder.path(), epoch).read(resumed).unwrap();

@@ -359,6 +359,7 @@ pub fn given_back() -> v1::GivenBack {
         first_step: Some(12),
         reserved_unused_bytes: Some(18 << 20),
         line: Some(line()),
+        stack: None,
     }
 }
 

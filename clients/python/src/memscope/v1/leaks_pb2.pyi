@@ -248,7 +248,7 @@ Global___LeakGroup: _TypeAlias = LeakGroup  # noqa: Y015
 
 @_typing.final
 class LeakLine(_message.Message):
-    """The groups of one line of the program, folded; where their line is not known, blocks of one size."""
+    """The groups of one line of the program, folded; where their line is not known, blocks of one size, or of several sizes of one stack."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -275,6 +275,7 @@ class LeakLine(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
     CALLERS_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process."""
     source: _process_pb2.Source.ValueType
@@ -319,6 +320,10 @@ class LeakLine(_message.Message):
     """Why the largest of those groups is judged as it is, in a sentence; empty where there is none."""
     beside: _builtins.bool
     """All its growing groups are parts of the growth of other lines, that came while less than all stacks was recorded."""
+    stack: _builtins.int
+    """Where the line is not known and its blocks are of several sizes: the number of their stack within the process, the same in each
+    answer. The sizes are then their mean, which is not.
+    """
     @_builtins.property
     def line(self) -> _steps_pb2.CodeLine:
         """The innermost of the program's own lines that allocated the blocks, where known."""
@@ -353,10 +358,11 @@ class LeakLine(_message.Message):
         reason: _builtins.str = ...,
         beside: _builtins.bool = ...,
         callers: _abc.Iterable[_steps_pb2.CodeLine] | None = ...,
+        stack: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "line", b"line"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "_stack", b"_stack", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "line", b"line", "stack", b"stack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "beside", b"beside", "callers", b"callers", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "groups", b"groups", "growing_groups", b"growing_groups", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "largest_bytes", b"largest_bytes", "line", b"line", "live_bytes", b"live_bytes", "live_count", b"live_count", "looks_like_kept_graph", b"looks_like_kept_graph", "oldest_age_ns", b"oldest_age_ns", "reason", b"reason", "smallest_bytes", b"smallest_bytes", "source", b"source", "stacks", b"stacks", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "_stack", b"_stack", "beside", b"beside", "callers", b"callers", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "groups", b"groups", "growing_groups", b"growing_groups", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "largest_bytes", b"largest_bytes", "line", b"line", "live_bytes", b"live_bytes", "live_count", b"live_count", "looks_like_kept_graph", b"looks_like_kept_graph", "oldest_age_ns", b"oldest_age_ns", "reason", b"reason", "smallest_bytes", b"smallest_bytes", "source", b"source", "stack", b"stack", "stacks", b"stacks", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
@@ -372,6 +378,8 @@ class LeakLine(_message.Message):
     _WhichOneofArgType__growth_bytes_per_step_low: _TypeAlias = _typing.Literal["_growth_bytes_per_step_low", b"_growth_bytes_per_step_low"]  # noqa: Y015
     _WhichOneofReturnType__line: _TypeAlias = _typing.Literal["line"]  # noqa: Y015
     _WhichOneofArgType__line: _TypeAlias = _typing.Literal["_line", b"_line"]  # noqa: Y015
+    _WhichOneofReturnType__stack: _TypeAlias = _typing.Literal["stack"]  # noqa: Y015
+    _WhichOneofArgType__stack: _TypeAlias = _typing.Literal["_stack", b"_stack"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
     @_typing.overload
@@ -386,6 +394,8 @@ class LeakLine(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_step_low) -> _WhichOneofReturnType__growth_bytes_per_step_low | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__line) -> _WhichOneofReturnType__line | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stack) -> _WhichOneofReturnType__stack | None: ...
 
 Global___LeakLine: _TypeAlias = LeakLine  # noqa: Y015
 
@@ -636,6 +646,7 @@ class GivenBack(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     RESERVED_UNUSED_BYTES_FIELD_NUMBER: _builtins.int
     LINE_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process."""
     source: _process_pb2.Source.ValueType
@@ -654,6 +665,8 @@ class GivenBack(_message.Message):
     """What the device's pool reserves and has not handed out, bytes: what was given back stays there until the pool
     returns it to the driver. Not set where it is not known, and for other memory.
     """
+    stack: _builtins.int
+    """Where the line is not known and sizes differ: the number of the stack within the process, as lines have it."""
     @_builtins.property
     def line(self) -> _steps_pb2.CodeLine:
         """The line that allocated it, where known."""
@@ -670,10 +683,11 @@ class GivenBack(_message.Message):
         first_step: _builtins.int | None = ...,
         reserved_unused_bytes: _builtins.int | None = ...,
         line: _steps_pb2.CodeLine | None = ...,
+        stack: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_first_step", b"_first_step", "_line", b"_line", "_reserved_unused_bytes", b"_reserved_unused_bytes", "_size_bytes", b"_size_bytes", "_step", b"_step", "device", b"device", "first_step", b"first_step", "line", b"line", "reserved_unused_bytes", b"reserved_unused_bytes", "size_bytes", b"size_bytes", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_first_step", b"_first_step", "_line", b"_line", "_reserved_unused_bytes", b"_reserved_unused_bytes", "_size_bytes", b"_size_bytes", "_stack", b"_stack", "_step", b"_step", "device", b"device", "first_step", b"first_step", "line", b"line", "reserved_unused_bytes", b"reserved_unused_bytes", "size_bytes", b"size_bytes", "stack", b"stack", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_first_step", b"_first_step", "_line", b"_line", "_reserved_unused_bytes", b"_reserved_unused_bytes", "_size_bytes", b"_size_bytes", "_step", b"_step", "bytes", b"bytes", "device", b"device", "first_step", b"first_step", "last_boot_ns", b"last_boot_ns", "line", b"line", "reserved_unused_bytes", b"reserved_unused_bytes", "size_bytes", b"size_bytes", "source", b"source", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_first_step", b"_first_step", "_line", b"_line", "_reserved_unused_bytes", b"_reserved_unused_bytes", "_size_bytes", b"_size_bytes", "_stack", b"_stack", "_step", b"_step", "bytes", b"bytes", "device", b"device", "first_step", b"first_step", "last_boot_ns", b"last_boot_ns", "line", b"line", "reserved_unused_bytes", b"reserved_unused_bytes", "size_bytes", b"size_bytes", "source", b"source", "stack", b"stack", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015
@@ -685,6 +699,8 @@ class GivenBack(_message.Message):
     _WhichOneofArgType__reserved_unused_bytes: _TypeAlias = _typing.Literal["_reserved_unused_bytes", b"_reserved_unused_bytes"]  # noqa: Y015
     _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
     _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__stack: _TypeAlias = _typing.Literal["stack"]  # noqa: Y015
+    _WhichOneofArgType__stack: _TypeAlias = _typing.Literal["_stack", b"_stack"]  # noqa: Y015
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
     @_typing.overload
@@ -697,6 +713,8 @@ class GivenBack(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reserved_unused_bytes) -> _WhichOneofReturnType__reserved_unused_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stack) -> _WhichOneofReturnType__stack | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 

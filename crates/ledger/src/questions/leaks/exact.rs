@@ -338,7 +338,7 @@ impl View<'_> {
             space: group.key.space,
             verdict: judged.verdict,
             exact: Some(member.place),
-            class: group.class as usize,
+            class: Some(group.class as usize),
             stack: Some(group.key.stack),
             young: judged.young,
             net: member.net(),

@@ -19,8 +19,18 @@ use memscope_proto::v1::{CodeLine, LeakGroup, LeakLine, LeakTogether};
 /// looks the same.
 const STACKS_OF_A_GRAPH: usize = 3;
 
-/// What groups must share to be folded together: device, kind of memory and line; where no line is known, the size.
-type Key = (Option<i32>, Space, Option<(String, u32)>, u64);
+/// What groups must share to be folded together, beside device and kind of memory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// No line is known, and all blocks of a group have this size, or are of the class with this bound.
+    Size(u64),
+    /// No line is known, and the blocks of this stack have several sizes. Their mean changes with each block.
+    Stack(StackIndex),
+    /// File and number.
+    Line(String, u32),
+}
+
+type Key = (Option<i32>, Space, By);
 
 /// Largest ratio of two counts that may be in step. For larger ones the tolerance of a tenth accepts any ratio as a whole
 /// number, which proves nothing.
@@ -35,15 +45,18 @@ pub(super) fn lines(
     let mut folds: BTreeMap<Key, Fold> = BTreeMap::new();
     for one in shown {
         let (frames, line) = one.stack.map(&frames).unwrap_or_default();
-        let place = line.as_ref().map(|line| (line.file.to_string(), line.line));
-        let size = if place.is_some() {
-            0
-        } else {
-            one.group.size_bytes
+        let by = match (&line, one.stack) {
+            (Some(line), _) => By::Line(line.file.to_string(), line.line),
+            (None, Some(stack)) if one.class.is_none() => By::Stack(stack),
+            _ => By::Size(one.group.size_bytes),
+        };
+        let stack = match by {
+            By::Stack(stack) => Some(stack),
+            _ => None,
         };
         let fold = folds
-            .entry((one.group.device, one.space, place, size))
-            .or_insert_with(|| Fold::new(one, line));
+            .entry((one.group.device, one.space, by))
+            .or_insert_with(|| Fold::new(one, line, stack));
         fold.add(one, &frames);
     }
     let (mut lines, rises): (Vec<LeakLine>, Vec<Rises>) =
@@ -206,12 +219,13 @@ impl Sum {
 }
 
 impl Fold {
-    fn new(first: &Shown, own: Option<Frame>) -> Fold {
+    fn new(first: &Shown, own: Option<Frame>, stack: Option<StackIndex>) -> Fold {
         Fold {
             line: LeakLine {
                 device: first.group.device,
                 source: v1::Source::from(first.space).into(),
                 line: own.as_ref().map(Into::into),
+                stack,
                 smallest_bytes: u64::MAX,
                 ..LeakLine::default()
             },
@@ -351,7 +365,7 @@ mod tests {
                 ..LeakGroup::default()
             },
             exact: None,
-            class: 0,
+            class: Some(0),
             stack: Some(stack),
             young: None,
             net: Row::default(),
@@ -455,6 +469,33 @@ mod tests {
         let sizes: Vec<u64> = lines.iter().map(|line| line.largest_bytes).collect();
         assert_eq!(sizes, [512, 1024]);
         assert_eq!(lines[0].stacks, 2);
+    }
+
+    #[test]
+    fn blocks_of_several_sizes_whose_line_is_not_known_are_told_by_their_stack() {
+        let of = |stack, mean| Shown {
+            class: None,
+            ..shown(stack, mean, 10, Verdict::Growing)
+        };
+        let all = [
+            of(91, 512),
+            of(92, 512),
+            shown(93, 512, 10, Verdict::Growing),
+            of(21, 512),
+        ];
+        let (lines, _) = lines(&all, frames);
+        let mut told: Vec<(Option<u32>, bool)> = lines
+            .iter()
+            .map(|line| (line.stack, line.line.is_some()))
+            .collect();
+        told.sort_unstable();
+        let expected = [
+            (None, false),
+            (None, true),
+            (Some(91), false),
+            (Some(92), false),
+        ];
+        assert_eq!(told, expected);
     }
 
     /// A model with its own functions is called by the training and by a validation that keeps its results; only the

@@ -84,6 +84,7 @@ pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
         .into_iter()
         .map(|(stack, mut one)| {
             one.line = view.frames(stack).1.as_ref().map(Into::into);
+            one.stack = (one.line.is_none() && one.size_bytes.is_none()).then_some(stack);
             one
         })
         .collect()
@@ -131,5 +132,6 @@ fn of(view: &View<'_>, one: &Candidate<'_>) -> Option<GivenBack> {
         first_step: judged.first_step,
         reserved_unused_bytes: unused,
         line: None,
+        stack: None,
     })
 }

@@ -132,7 +132,7 @@ impl View<'_> {
                 space: all.key.space,
                 verdict: judged.verdict,
                 exact: None,
-                class: usize::MAX,
+                class: None,
                 stack: Some(all.key.stack),
                 young: None,
                 net: Row::default(),
@@ -193,15 +193,17 @@ impl View<'_> {
         let mut explained: FastMap<usize, Vec<usize>> = FastMap::default();
         let mut rising: FastMap<usize, FastMap<usize, &Shown>> = FastMap::default();
         for shown in exact {
-            let Some(place) = shown.exact else { continue };
+            let (Some(place), Some(class)) = (shown.exact, shown.class) else {
+                continue;
+            };
             let enough = shown.group.growth_count >= u64::from(trend::ENOUGH_BLOCKS);
             match shown.verdict {
-                Verdict::Growing => explained.entry(shown.class).or_default().push(place),
+                Verdict::Growing => explained.entry(class).or_default().push(place),
                 Verdict::Undecided if enough => {
-                    explained.entry(shown.class).or_default().push(place);
+                    explained.entry(class).or_default().push(place);
                 }
                 _ => {
-                    rising.entry(shown.class).or_default().insert(place, shown);
+                    rising.entry(class).or_default().insert(place, shown);
                 }
             }
         }
@@ -255,7 +257,7 @@ impl View<'_> {
                 space: class.key.space,
                 verdict: judged.verdict,
                 exact: None,
-                class: number,
+                class: Some(number),
                 stack,
                 young: None,
                 net: Row::default(),

@@ -27,7 +27,8 @@ pub(super) struct Shown {
     pub(super) verdict: Verdict,
     /// Number of the group, if its blocks have one exact size.
     pub(super) exact: Option<usize>,
-    pub(super) class: usize,
+    /// Number of its class of sizes; `None` if it has the blocks of all sizes of a stack.
+    pub(super) class: Option<usize>,
     pub(super) stack: Option<StackIndex>,
     pub(super) young: Option<Young>,
     /// For a group of an exact size: its floors, plus those of the blocks from before the attach that it replaced.

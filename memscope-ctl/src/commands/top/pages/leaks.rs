@@ -13,12 +13,16 @@ use std::time::Duration;
 /// What a line is known by in the next answer.
 pub(in crate::commands::top) fn key(line: &v1::LeakLine) -> String {
     let at = line.line.clone().unwrap_or_default();
-    let sizes = match line.line {
-        Some(_) => (0, 0),
-        None => (line.smallest_bytes, line.largest_bytes),
+    let sizes = match (&line.line, line.stack) {
+        (None, None) => (line.smallest_bytes, line.largest_bytes),
+        _ => (0, 0),
     };
     let device = device(line.device);
-    format!("{device} {} {}:{} {sizes:?}", line.source, at.file, at.line)
+    let stack = line.stack;
+    format!(
+        "{device} {} {}:{} {sizes:?} {stack:?}",
+        line.source, at.file, at.line
+    )
 }
 
 /// The headline and the lines. `held` is an answer with holders, which is asked for less often.

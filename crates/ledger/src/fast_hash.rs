@@ -3,11 +3,14 @@
 //! Owns: the mixing of integer keys. Refuses: protection against keys that an attacker chose: the keys are addresses
 //! that a driver chose, and every map here is bounded by the number of live entries.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A hash map over integers.
 pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FoldHasher>>;
+
+/// A hash set of integers.
+pub(crate) type FastSet<K> = HashSet<K, BuildHasherDefault<FoldHasher>>;
 
 /// Multiplies to 128 bits and folds the halves together: addresses end in many zero bits, and the
 /// fold brings the high bits down to the low ones, by which the table chooses a bucket.

@@ -18,7 +18,7 @@ mod view;
 use super::affects::Answer;
 use super::question::{OfOne, One, answer};
 use super::steps;
-use crate::fast_hash::FastMap;
+use crate::fast_hash::{FastMap, FastSet};
 use crate::report::Verdict;
 use crate::state::process::Process;
 use judge::{Judge, step_axis};
@@ -121,7 +121,7 @@ impl View<'_> {
         let stacks = self.stacks(&exact);
         let classes = self.classes(&exact.shown, &stacks);
         // Each block is reported once: a group whose blocks are in a group of several sizes is left out.
-        let told: Vec<usize> = stacks
+        let told: FastSet<usize> = stacks
             .iter()
             .chain(&classes)
             .flat_map(|(_, covers)| covers.iter().copied())

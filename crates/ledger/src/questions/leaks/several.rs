@@ -8,7 +8,7 @@ use super::items::{Item, Tally};
 use super::judge::{Amount, Judgement, What};
 use super::replaced;
 use super::view::{Shown, View};
-use crate::fast_hash::FastMap;
+use crate::fast_hash::{FastMap, FastSet};
 use crate::growth::floor::Row;
 use crate::growth::group::{Group, OfStack, StackKey, UNIT};
 use crate::growth::trend;
@@ -17,9 +17,19 @@ use crate::state::distribution::class_bound;
 use crate::state::stacks::{BEFORE_ATTACH, StackIndex};
 use memscope_proto::v1;
 use memscope_proto::v1::LeakGroup;
+use std::collections::BTreeMap;
 
 /// A group of several sizes, and the numbers of the groups of exact sizes whose blocks it counts.
 pub(super) type Several = (Shown, Vec<usize>);
+
+/// A stack that grows, and those of its live blocks that its exact sizes do not explain.
+struct Growing {
+    key: StackKey,
+    judged: Judgement,
+    tally: Tally,
+    /// Numbers of the groups of exact sizes that the blocks are in.
+    covers: Vec<usize>,
+}
 
 impl View<'_> {
     /// Stacks whose bytes grow beyond what their exact sizes explain.
@@ -66,9 +76,8 @@ impl View<'_> {
             })
             .collect();
         let shares = self.shares(exact, &candidates, &rests);
-        let mut found = Vec::new();
+        let mut growing: BTreeMap<usize, Growing> = BTreeMap::new();
         for (((number, all), rest), share) in candidates.into_iter().zip(rests).zip(shares) {
-            let parts = parts_of(&all.key);
             let what = What {
                 device: all.key.device,
                 bytes: UNIT as f64,
@@ -97,50 +106,74 @@ impl View<'_> {
             if judged.verdict != Verdict::Growing {
                 continue;
             }
-            let mut tally = Tally::default();
-            let mut covers = Vec::new();
-            self.each(|item| {
-                let others = self.judge.process.groups.others(item.place);
-                if others.is_some_and(|of| of.of_stack as usize == number)
-                    && !item.place.exact().is_some_and(|e| parts.contains(&e))
-                {
-                    tally.add(item);
-                    let exact = item.place.exact();
-                    if covers.last() != exact.as_ref() {
-                        covers.extend(exact);
-                    }
-                }
-            });
-            if tally.count == 0 {
-                continue;
-            }
-            covers.sort_unstable();
-            covers.dedup();
-            let growth_bytes = u64::from(judged.growth)
-                .saturating_mul(UNIT)
-                .min(tally.bytes);
-            let mut group = LeakGroup {
-                device: all.key.device,
-                source: v1::Source::from(all.key.space).into(),
-                size_bytes: tally.bytes / tally.count,
-                growth_count: 0,
-                ..self.group(&tally, &judged, growth_bytes, UNIT as f64)
+            let stack = Growing {
+                key: all.key,
+                judged,
+                tally: Tally::default(),
+                covers: Vec::new(),
             };
-            group.reason = format!("blocks of several sizes of one stack: {}", group.reason);
-            let shown = Shown {
-                group,
-                space: all.key.space,
-                verdict: judged.verdict,
-                exact: None,
-                class: None,
-                stack: Some(all.key.stack),
-                young: None,
-                net: Row::default(),
-                share: None,
-            };
-            found.push((shown, covers));
+            growing.insert(number, stack);
         }
-        found
+        if growing.is_empty() {
+            return Vec::new();
+        }
+        // One walk for all of them: there may be very many blocks.
+        let told: FastSet<usize> = explained.values().flatten().copied().collect();
+        self.each(|item| {
+            let exact = item.place.exact();
+            if exact.is_some_and(|exact| told.contains(&exact)) {
+                return;
+            }
+            let others = self.judge.process.groups.others(item.place);
+            let of_stack = others.map(|of| of.of_stack as usize);
+            let Some(stack) = of_stack.and_then(|number| growing.get_mut(&number)) else {
+                return;
+            };
+            stack.tally.add(item);
+            if stack.covers.last() != exact.as_ref() {
+                stack.covers.extend(exact);
+            }
+        });
+        growing
+            .into_values()
+            .filter_map(|stack| self.of_stack(stack))
+            .collect()
+    }
+
+    /// The group of a stack; `None` if no block is left for it.
+    fn of_stack(&self, stack: Growing) -> Option<Several> {
+        let Growing {
+            key,
+            judged,
+            tally,
+            mut covers,
+        } = stack;
+        let mean = tally.bytes.checked_div(tally.count)?;
+        covers.sort_unstable();
+        covers.dedup();
+        let growth_bytes = u64::from(judged.growth)
+            .saturating_mul(UNIT)
+            .min(tally.bytes);
+        let mut group = LeakGroup {
+            device: key.device,
+            source: v1::Source::from(key.space).into(),
+            size_bytes: mean,
+            growth_count: 0,
+            ..self.group(&tally, &judged, growth_bytes, UNIT as f64)
+        };
+        group.reason = format!("blocks of several sizes of one stack: {}", group.reason);
+        let shown = Shown {
+            group,
+            space: key.space,
+            verdict: judged.verdict,
+            exact: None,
+            class: None,
+            stack: Some(key.stack),
+            young: None,
+            net: Row::default(),
+            share: None,
+        };
+        Some((shown, covers))
     }
 
     /// For each stack, the floors of the blocks from before the attach that its blocks replaced with other sizes.
@@ -334,5 +367,103 @@ impl View<'_> {
         let theirs = if stack.is_some() { most } else { rest };
         let share = theirs as f64 / all.max(1) as f64;
         (tally.count > 0).then_some((stack, tally, covers, share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::view::WALKS;
+    use crate::event::*;
+    use crate::report::AsOf;
+    use crate::{Ledger, LedgerConfig};
+    use memscope_proto::v1::LeaksRequest;
+
+    const P: ProcessHandle = ProcessHandle(1);
+    const STEPS: u64 = 200;
+
+    /// A process in which so many stacks leak a block in each step, each block of another size.
+    fn leaking(stacks: u64) -> (Ledger, AsOf) {
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        let mut time_ns = 1_000_000_000;
+        let mut apply = |stack, body| {
+            time_ns += 50_000;
+            ledger.apply(&Event {
+                id: EventId::default(),
+                time_ns,
+                process: P,
+                tid: 100,
+                lost_before: 0,
+                stack,
+                sampling: 0,
+                body,
+            });
+        };
+        let facts = ProcessFacts {
+            pid: 42,
+            start_ticks: 77,
+            level: Some(Level::Segments),
+            from_start: true,
+            ..ProcessFacts::default()
+        };
+        apply(StackRef::NotTaken, Body::Attached(Box::new(facts)));
+        for id in 1..=stacks {
+            let seen = StackSeen {
+                id,
+                natives: vec![0x55_0000_0000 + id * 16, 0x55_0000_0000],
+                ..StackSeen::default()
+            };
+            apply(StackRef::NotTaken, Body::Stack(Box::new(seen)));
+        }
+        for step in 0..STEPS {
+            for id in 1..=stacks {
+                let number = step * stacks + id;
+                let call = Call {
+                    function: "cudaMalloc".into(),
+                    layer: Layer::Runtime,
+                    vendor: Vendor::Cuda,
+                    op: CallOp::Alloc,
+                    status: 0,
+                    device: Some(0),
+                    ptr: 0x7f00_0000_0000 + number * (1 << 20),
+                    // All sizes are of one class.
+                    size: (64 << 10) + number,
+                    stream: None,
+                    handle: 0,
+                    hal: None,
+                    extra: 0,
+                    nested: 0,
+                    duration_ns: 1000,
+                };
+                apply(StackRef::Id(id), Body::Call(call));
+            }
+            let mark = Mark {
+                kind: MarkKind::Begin,
+                source: MarkSource::RecordFunction,
+                name: "Optimizer.step#SGD.step".into(),
+                ..Mark::default()
+            };
+            apply(StackRef::NotTaken, Body::Mark(Box::new(mark)));
+        }
+        let as_of = AsOf {
+            boot_ns: time_ns,
+            ..AsOf::default()
+        };
+        (ledger, as_of)
+    }
+
+    #[test]
+    fn many_stacks_cost_no_more_walks_than_one() {
+        let walks = |stacks| {
+            let (ledger, as_of) = leaking(stacks);
+            WALKS.with(|walks| walks.set(0));
+            let report = ledger.ask(&[P], as_of, &LeaksRequest::default()).unwrap();
+            let told = report.groups.iter().map(|group| group.live_count);
+            assert_eq!(told.collect::<Vec<u64>>(), vec![STEPS; stacks as usize]);
+            assert_eq!(report.growing_lines, stacks);
+            WALKS.with(std::cell::Cell::get)
+        };
+        assert_eq!(walks(100), walks(1));
     }
 }

@@ -14,6 +14,12 @@ use memscope_proto::v1::LeakGroup;
 /// Most frames that are shown of a group's stack.
 const MOST_FRAMES: usize = 64;
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has passed on all live blocks.
+    pub(super) static WALKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// The judge of the rows of groups, and which of their live blocks are looked at.
 pub(super) struct View<'a> {
     pub(super) judge: Judge<'a>,
@@ -40,6 +46,8 @@ pub(super) struct Shown {
 impl View<'_> {
     /// Passes on the live blocks that are old enough, in no order.
     pub(super) fn each(&self, mut take: impl FnMut(&Item)) {
+        #[cfg(test)]
+        WALKS.with(|walks| walks.set(walks.get() + 1));
         let now = self.judge.now;
         each_item(self.judge.process, |item| {
             if now.saturating_sub(item.born_ns) >= self.min_age_ns {

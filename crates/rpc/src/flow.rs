@@ -70,6 +70,8 @@ pub(crate) struct Streamed {
     patience: Option<Duration>,
     /// Watches the flow from the first piece on.
     watch: Option<AbortHandle>,
+    /// Whether the end says why the answer was given up, as answers of gRPC do. Others break off.
+    has_status: bool,
     /// The transport keeps a piece of an answer that was given up until the client reads on or closes the stream, so
     /// the request counts until then.
     _counted: Box<dyn Any + Send>,
@@ -111,8 +113,15 @@ impl Streamed {
             flow: Arc::new(Mutex::new(flow)),
             patience,
             watch: None,
+            has_status: true,
             _counted: Box::new(counted),
         }
+    }
+
+    /// The answer breaks off where it is given up, so that it does not look whole: outside of gRPC no status stands behind it.
+    pub(crate) fn without_status(mut self) -> Streamed {
+        self.has_status = false;
+        self
     }
 }
 
@@ -167,7 +176,12 @@ impl http_body::Body for Streamed {
         flow.handed = None;
         let Some(held) = &mut flow.held else {
             let is_new = !std::mem::replace(&mut flow.told, true);
-            return Poll::Ready(is_new.then(|| given_up(this.patience.unwrap_or_default())));
+            let patience = this.patience.unwrap_or_default();
+            let refusal = Status::from(Refusal::NotTaken { patience });
+            return Poll::Ready(is_new.then(|| match this.has_status {
+                true => given_up(&refusal),
+                false => Err(refusal),
+            }));
         };
         let frame = ready!(Pin::new(&mut held.body).poll_frame(context));
         if let (Some(Ok(frame)), Some(patience)) = (&frame, this.patience)
@@ -196,8 +210,8 @@ impl http_body::Body for Streamed {
 }
 
 /// The end of an answer that was given up.
-fn given_up<D>(patience: Duration) -> Result<Frame<D>, Status> {
+fn given_up<D>(refusal: &Status) -> Result<Frame<D>, Status> {
     let mut trailers = HeaderMap::new();
-    Status::from(Refusal::NotTaken { patience }).add_header(&mut trailers)?;
+    refusal.add_header(&mut trailers)?;
     Ok(Frame::trailers(trailers))
 }

@@ -153,6 +153,7 @@ async fn serve_all(
             service,
             methods: methods.clone(),
             sent_within,
+            patience,
             requests: Arc::clone(&of_web),
         }))
         .layer(GrpcWebLayer::new())

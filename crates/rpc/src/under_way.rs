@@ -90,12 +90,20 @@ pub(crate) struct ToTheEnd<S> {
 }
 
 impl<S> ToTheEnd<S> {
-    fn admit(&self, peer: Option<&Peer>) -> Result<Place, Refusal> {
+    /// `counted` is the place of a request that a layer above has counted.
+    fn admit(
+        &self,
+        peer: Option<&Peer>,
+        counted: Option<Arc<Place>>,
+    ) -> Result<Arc<Place>, Refusal> {
         if let Some(refused) = peer.and_then(|peer| peer.refused.as_ref()) {
             return Err(refused.duplicate());
         }
-        self.requests
-            .take(peer.map_or(Account::Unknown, Peer::account))
+        if let Some(place) = counted {
+            return Ok(place);
+        }
+        let account = peer.map_or(Account::Unknown, Peer::account);
+        self.requests.take(account).map(Arc::new)
     }
 }
 
@@ -158,11 +166,12 @@ where
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let peer = request.extensions().get::<Peer>().cloned();
+        let counted = request.extensions_mut().remove::<Arc<Place>>();
         let path = request.uri().path();
         let action = rights::of(path).and_then(|method| method.action);
         let noted = self.audit.as_ref().zip(action);
         let entry = noted.map(|(audit, action)| Entry::new(audit, action, peer.clone()));
-        let place = match self.admit(peer.as_ref()) {
+        let place = match self.admit(peer.as_ref(), counted) {
             Ok(place) => place,
             Err(refusal) => return Box::pin(refused(refusal.into(), entry)),
         };
@@ -193,7 +202,7 @@ where
         let (here, wanted) = watch::channel(());
         let under_way = UnderWay {
             wanted: Wanted(Some(wanted)),
-            _place: Some(Arc::new(place)),
+            _place: Some(place),
         };
         request.extensions_mut().insert(under_way.clone());
         let patience = self.patience;

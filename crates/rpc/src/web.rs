@@ -7,16 +7,18 @@
 
 use crate::Refusal;
 use crate::caller::{Account, Peer};
-use crate::flow::InTime;
+use crate::flow::{InTime, Streamed};
 use crate::roles::Right;
 use crate::share::Shares;
 use crate::under_way::LARGEST_REQUEST;
 use crate::{refusal, rights};
+use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, Limited};
 use memscope_proto::{ERROR_CODE, FILE_DESCRIPTOR_SET, split_message};
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
 use serde_json::json;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,6 +31,8 @@ use tonic::{Code, Status};
 
 /// Size of what stands before a message of gRPC: whether it is compressed, and its length in four bytes.
 const MESSAGE_HEAD: usize = 5;
+/// Bytes of an answer that are handed to the transport at a time.
+const PIECE: usize = 64 << 10;
 
 /// Answers requests in JSON with what the service below answers to gRPC.
 #[derive(Clone)]
@@ -38,7 +42,10 @@ pub(crate) struct Web<S> {
     pub(crate) methods: Option<Arc<Methods>>,
     /// How long a client may take to send a request.
     pub(crate) sent_within: Duration,
-    /// How many requests each user may have under way. One counts while it is read here, and then in the layers below.
+    /// How long a client may leave a piece of an answer untaken before the answer ends.
+    pub(crate) patience: Duration,
+    /// How many requests each user may have under way. One counts from before it is read here until its answer is taken,
+    /// and the layers below do not count it again.
     pub(crate) requests: Arc<Shares>,
 }
 
@@ -122,24 +129,29 @@ where
                 // The one that is ready is used, and a copy of it kept for the next request.
                 let kept = self.service.clone();
                 let service = std::mem::replace(&mut self.service, kept);
-                let within = self.sent_within;
+                let (within, patience) = (self.sent_within, self.patience);
                 let peer = request.extensions().get::<Peer>();
                 let place = self
                     .requests
                     .take(peer.map_or(Account::Unknown, Peer::account));
                 Box::pin(async move {
                     let place = match place {
-                        Ok(place) => place,
+                        Ok(place) => Arc::new(place),
                         Err(refusal) => {
                             return Ok(refused(StatusCode::TOO_MANY_REQUESTS, &refusal.into()));
                         }
                     };
-                    let asked = asked(&methods, request, within).await;
-                    drop(place);
-                    match asked {
-                        Ok(request) => answered(service, request).await,
-                        Err((code, status)) => Ok(refused(code, &status)),
-                    }
+                    let response = match asked(&methods, request, within).await {
+                        Ok(mut request) => {
+                            request.extensions_mut().insert(Arc::clone(&place));
+                            answered(service, request).await?
+                        }
+                        Err((code, status)) => refused(code, &status),
+                    };
+                    Ok(response.map(|body| {
+                        let streamed = Streamed::new(body, (), place, Some(patience));
+                        Body::new(streamed.without_status())
+                    }))
                 })
             }
         }
@@ -280,7 +292,7 @@ fn refused(code: StatusCode, status: &Status) -> http::Response<Body> {
 
 fn respond(code: StatusCode, mut json: Vec<u8>) -> http::Response<Body> {
     json.push(b'\n');
-    let mut response = http::Response::new(Body::new(Full::new(Bytes::from(json))));
+    let mut response = http::Response::new(Body::new(Pieces(Bytes::from(json))));
     *response.status_mut() = code;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -290,6 +302,29 @@ fn respond(code: StatusCode, mut json: Vec<u8>) -> http::Response<Body> {
         HeaderValue::from_static("nosniff"),
     );
     response
+}
+
+/// An answer in pieces. Each is a copy, so that nothing but one piece is left of an answer that was given up. The body ends
+/// only after the last piece, and so its request counts until the transport has room for more.
+struct Pieces(Bytes);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = PIECE.min(self.0.len());
+        let piece = self.0.split_to(length);
+        let is_some = !piece.is_empty();
+        Poll::Ready(is_some.then(|| Ok(Frame::data(Bytes::copy_from_slice(&piece)))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
 }
 
 /// The status of HTTP that fits a code of gRPC.

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::port::{Server, until};
+use common::port::{Server, post, until};
 use common::tls::{Client, PATIENCE};
 use common::{ADA, BOB, as_user, of_ada_and_bob};
+use http_body_util::BodyExt as _;
 use memscope_proto::v1;
 use memscope_rpc::fake::{self, FakeDaemon};
 use memscope_rpc::{Limits, Right, ServeOptions, rights};
@@ -312,4 +313,51 @@ async fn a_request_that_never_comes_whole_is_bounded() {
         );
     }
     assert_eq!(ask(&slow, "List", &json!({})).await.status, 200);
+}
+
+/// An answer that its client does not take counts as its request, which counts once, and breaks off.
+#[tokio::test]
+async fn an_answer_in_json_that_nobody_takes_counts_and_is_given_up() {
+    let options = ServeOptions {
+        patience: Duration::from_millis(1),
+        requests: Limits {
+            of_root: 1,
+            of_others: 4,
+            of_a_user: 2,
+        },
+        ..as_user(ADA)
+    };
+    // Their list is longer than what the transport is handed at a time.
+    let processes = (1..=500).map(|pid| fake::process(pid, ADA));
+    let server = Server::start_with(FakeDaemon::with(processes), "see", options, "127.0.0.1:0");
+    let client = |name| server.client(Some(&server.clients.client(name, &[], Time::Now)));
+    let (slow, other) = (client("slow"), client("other"));
+    let channel = slow.channel_with_window(1024).await;
+    let list = async || {
+        let path = "/memscope.v1.Memscope/List";
+        post(&channel, path, "application/json", b"{}").await
+    };
+    let (first, second) = (list().await, list().await);
+    assert_eq!(first.status(), 200);
+    assert_eq!(second.status(), 200);
+    let refused = list().await;
+    assert_eq!(refused.status(), 429);
+    let refused = refused.into_body().collect().await.unwrap().to_bytes();
+    let refused: Value = serde_json::from_slice(&refused).unwrap();
+    assert_eq!(refused["error"]["code"], "too_many");
+    assert_eq!(ask(&other, "List", &json!({})).await.status, 200);
+    drop((first, second));
+    // The rest of an answer is gone when its time is over, however much of it the client asks for then.
+    until("an answer breaks off", async || {
+        let answer = list().await;
+        let collected = answer.into_body().collect().await;
+        collected.err()
+    })
+    .await;
+    let whole = until("the client is answered again", async || {
+        let answer = ask(&slow, "List", &json!({})).await;
+        let listed: Option<Value> = serde_json::from_slice(&answer.body).ok();
+        listed.filter(|_| answer.status == 200)
+    });
+    assert_eq!(whole.await["processes"].as_array().unwrap().len(), 500);
 }

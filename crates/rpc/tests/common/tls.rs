@@ -69,8 +69,20 @@ impl Client {
     }
 
     pub async fn channel(&self) -> Channel {
+        self.channel_by(Endpoint::from_static("http://localhost"))
+            .await
+    }
+
+    /// A channel whose server may send so many bytes of an answer before the client reads on.
+    pub async fn channel_with_window(&self, bytes: u32) -> Channel {
+        let endpoint = Endpoint::from_static("http://localhost");
+        self.channel_by(endpoint.initial_stream_window_size(bytes))
+            .await
+    }
+
+    async fn channel_by(&self, endpoint: Endpoint) -> Channel {
         let client = self.clone();
-        Endpoint::from_static("http://localhost")
+        endpoint
             .connect_with_connector(tower::service_fn(move |_: Uri| {
                 let client = client.clone();
                 async move { Ok::<_, std::io::Error>(TokioIo::new(client.connect().await?)) }

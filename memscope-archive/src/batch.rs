@@ -131,7 +131,11 @@ impl Maker<'_> {
     }
 
     fn seen(&mut self, handle: u32) -> &mut Seen {
-        let key = key(self.epoch, handle);
+        self.seen_in(self.epoch, handle)
+    }
+
+    fn seen_in(&mut self, epoch: u64, handle: u32) -> &mut Seen {
+        let key = key(epoch, handle);
         self.batch.cursor.processes.entry(key).or_default()
     }
 
@@ -141,10 +145,17 @@ impl Maker<'_> {
         self.batch.rows.push(row);
     }
 
-    /// The process of an event. Of one that is not listed any more nothing but its numbers is known.
+    /// The epoch of an event. It is not the present one if the daemon was started anew since the event was heard.
+    fn epoch_of(&self, event: &v1::Event) -> u64 {
+        event.id.as_ref().map_or(self.epoch, |id| id.epoch)
+    }
+
+    /// The process of an event. Of one that is not listed any more nothing but its numbers is known. A daemon that was
+    /// started anew counts its handles anew, so those of an earlier epoch are not among the listed ones.
     fn process_of(&self, event: &v1::Event) -> Option<v1::Process> {
-        let known = self.processes.get(&event.process).cloned();
-        known.or_else(|| {
+        let is_present = self.epoch_of(event) == self.epoch;
+        let known = self.processes.get(&event.process);
+        known.filter(|_| is_present).cloned().or_else(|| {
             Some(v1::Process {
                 handle: event.process,
                 facts: Some(v1::ProcessFacts {
@@ -165,11 +176,12 @@ impl Maker<'_> {
                 continue;
             };
             let process = self.process_of(event);
-            let origin = self.origin(event.id.as_ref().map_or(self.epoch, |id| id.epoch));
+            let epoch = self.epoch_of(event);
+            let origin = self.origin(epoch);
             let row = match &event.body {
                 Some(Body::Finding(finding)) => {
                     let row = rows::finding(&origin, event, finding, process.as_ref(), self.now_ns);
-                    let standing = &mut self.seen(event.process).standing;
+                    let standing = &mut self.seen_in(epoch, event.process).standing;
                     // Whoever connects anew is told again of what stands.
                     let changed = match finding.withdrawn {
                         true => standing.remove(&finding.number) || is_new,
@@ -193,7 +205,7 @@ impl Maker<'_> {
             }
             if let Sound::Event(event) = sound {
                 let process = self.process_of(event);
-                let origin = self.origin(event.id.as_ref().map_or(self.epoch, |id| id.epoch));
+                let origin = self.origin(self.epoch_of(event));
                 let row = rows::event(&origin, event, process.as_ref(), self.now_ns);
                 self.batch.rows.push(row);
             }
@@ -568,3 +580,7 @@ fn new_steps(
         seen.step_source = source;
     }
 }
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

@@ -96,6 +96,16 @@ impl Daemon {
         })
     }
 
+    /// One that answers nothing.
+    #[cfg(test)]
+    pub fn that_is_not_there() -> Daemon {
+        let channel = Endpoint::from_static("http://memscoped").connect_lazy();
+        Daemon {
+            questions: MemscopeClient::new(channel.clone()),
+            kept: TriggersClient::new(channel),
+        }
+    }
+
     /// How the daemon does.
     pub async fn status(&self) -> Result<v1::StatusResponse, DaemonError> {
         ask!(self, questions, status, v1::StatusRequest {})

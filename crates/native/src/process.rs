@@ -10,19 +10,36 @@ use memscope_site::mapped;
 
 use crate::image::{Image, Room, STOP};
 
-/// Files by device (major and minor number), inode and size. They are shared by all processes that map them. `None`:
-/// the file could not be read as code.
-type Images = HashMap<(u32, u32, u64, u64), Option<Arc<Image>>>;
+/// Device (major and minor number) and inode of a file, as mappings show them.
+type File = ((u32, u32), u64);
+
+/// Files by device, inode, size and the time of their last change (seconds and nanoseconds). They are shared by all
+/// processes that map them. `None`: the file could not be read as code.
+type Images = HashMap<(File, u64, (i64, i64)), Option<Arc<Image>>>;
 
 /// A range of addresses with code from one file.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Code {
     start: u64,
     end: u64,
+    file: File,
     /// Difference between an address in memory and the same address in the file's own numbering.
     bias: u64,
     image: Option<Arc<Image>>,
     name: Arc<str>,
+}
+
+impl Code {
+    /// Whether this holds what the other range held. A library that was built again under the same path has the same name
+    /// and mostly the same addresses, but is another file.
+    fn holds(&self, was: &Code) -> bool {
+        self.start <= was.start
+            && self.end >= was.end
+            && self.bias == was.bias
+            && self.name == was.name
+            && self.file == was.file
+            && self.image.as_ref().map(Arc::as_ptr) == was.image.as_ref().map(Arc::as_ptr)
+    }
 }
 
 /// The code of one process.
@@ -31,6 +48,8 @@ pub struct ProcessCode {
     pid: u32,
     /// Sorted by address.
     code: Vec<Code>,
+    /// Ranges that had other code before, and of which nobody was told yet.
+    replaced: Vec<(u64, u64)>,
     read_at: Option<Instant>,
 }
 
@@ -78,6 +97,7 @@ impl ProcessCode {
         ProcessCode {
             pid,
             code: Vec::new(),
+            replaced: Vec::new(),
             read_at: None,
         }
     }
@@ -96,6 +116,7 @@ impl ProcessCode {
                 code.push(Code {
                     start: mapping.start,
                     end: mapping.end,
+                    file: (object.device, object.inode),
                     bias,
                     image: image.clone(),
                     name: object.display_path().into(),
@@ -103,28 +124,27 @@ impl ProcessCode {
             }
         }
         code.sort_by_key(|code| code.start);
-        self.code = code;
+        let before = std::mem::replace(&mut self.code, code);
+        for was in before {
+            let is = self.index(was.start).and_then(|at| self.code.get(at));
+            let range = (was.start, was.end);
+            if !is.is_some_and(|is| is.holds(&was)) && !self.replaced.contains(&range) {
+                self.replaced.push(range);
+            }
+        }
         Ok(())
     }
 
-    /// Reads the mappings again, and returns the address ranges that had other code before. Rules for addresses in them
-    /// are no longer valid.
+    /// Reads the mappings again, and returns what [`ProcessCode::replaced`] does.
     pub fn read_again(&mut self, images: &mut Shared) -> Result<Vec<(u64, u64)>, SiteError> {
-        let before = self.code.clone();
         self.read(images)?;
-        let same = |was: &Code| {
-            self.code.iter().any(|is| {
-                is.start <= was.start
-                    && is.end >= was.end
-                    && is.bias == was.bias
-                    && is.name == was.name
-            })
-        };
-        Ok(before
-            .iter()
-            .filter(|was| !same(was))
-            .map(|was| (was.start, was.end))
-            .collect())
+        Ok(self.replaced())
+    }
+
+    /// The address ranges that had other code before, since this was asked last. Rules for addresses in them are no
+    /// longer valid. Whatever meets an unknown address reads the mappings again, so there may be some after it.
+    pub fn replaced(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.replaced)
     }
 
     fn at(&mut self, address: u64, images: &mut Shared) -> Option<&Code> {
@@ -273,8 +293,9 @@ impl Shared {
         let Some(bias) = bias else {
             return (None, 0);
         };
-        let size = opened.bytes.file().facts().size;
-        let key = (object.device.0, object.device.1, object.inode, size);
+        let facts = opened.bytes.file().facts();
+        let changed = (facts.modified_s, facts.modified_ns);
+        let key = ((object.device, object.inode), facts.size, changed);
         let image = self.images.entry(key).or_insert_with(|| {
             match Image::beside(object.path.as_ref(), opened.bytes, self.room.clone()) {
                 Ok(image) => Some(Arc::new(image)),

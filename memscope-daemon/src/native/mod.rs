@@ -232,9 +232,15 @@ impl Worker {
             bytes: copy.bytes,
         };
         let unwound = watched.process.unwind(&piece, &mut self.shared);
+        let gone = watched.process.replaced();
+        self.moved(copy.process, &gone);
+        let Some(watched) = self.processes.get_mut(&copy.process) else {
+            return;
+        };
         if let Some(rules) = &mut self.rules {
             for (address, rule) in unwound.rules {
-                if !watched.rules.insert(address) {
+                // One of code that is gone may have been used before the mappings were read again.
+                if inside(&gone, address) || !watched.rules.insert(address) {
                     continue;
                 }
                 if let Err(error) = rules.set(copy.process.0, address, rule) {
@@ -282,6 +288,8 @@ impl Worker {
             }
             names.push(name);
         }
+        let gone = watched.process.replaced();
+        self.moved(process, &gone);
         let job = Naming::Names(ToName {
             process,
             names,
@@ -302,23 +310,34 @@ impl Worker {
         let Ok(gone) = watched.process.read_again(&mut self.shared) else {
             return;
         };
+        self.moved(process, &gone);
+    }
+
+    /// Forgets the rules and the names of code that is gone from these ranges.
+    fn moved(&mut self, process: ProcessHandle, gone: &[(u64, u64)]) {
+        let Some(watched) = self.processes.get_mut(&process) else {
+            return;
+        };
         if gone.is_empty() {
             return;
         }
-        let inside = |address: &u64| {
-            let mut ranges = gone.iter();
-            ranges.any(|(from, to)| (*from..*to).contains(&address.wrapping_sub(1)))
-        };
-        let stale: Vec<u64> = watched.rules.iter().copied().filter(inside).collect();
+        let addresses = watched.rules.iter().copied();
+        let stale: Vec<u64> = addresses.filter(|rule| inside(gone, *rule)).collect();
         for address in &stale {
             watched.rules.remove(address);
         }
         self.unset(process, stale);
         let _ = self.keeper.send(Command::Moved {
             process,
-            ranges: gone,
+            ranges: gone.to_vec(),
         });
     }
+}
+
+/// Whether the call before this return address lies in one of the ranges.
+fn inside(ranges: &[(u64, u64)], address: u64) -> bool {
+    let call = address.wrapping_sub(1);
+    ranges.iter().any(|(from, to)| (*from..*to).contains(&call))
 }
 
 #[cfg(test)]
@@ -328,7 +347,47 @@ mod tests {
     use crate::keeper::Keeper;
     use memscope_ledger::{Ledger, LedgerConfig};
     use memscope_rpc::EventHub;
+    use memscope_tests::eventually;
     use memscope_tests::limits::{Met, constant};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+    /// No word of the change has come: the mappings are read again because an address is not known.
+    #[tokio::test]
+    async fn rules_of_code_that_is_gone_are_forgotten_with_the_next_unknown_address() {
+        const PAGE: usize = 1 << 16;
+        let ledger = Ledger::new(LedgerConfig::default());
+        let hub = Arc::new(EventHub::default());
+        let (keeper, _) = Keeper::for_replay(ledger, 1, hub).unwrap();
+        let (naming, _waiting) = std::sync::mpsc::sync_channel(1);
+        let mut worker = Worker {
+            rules: None,
+            keeper: keeper.clone(),
+            shared: Shared::default(),
+            naming,
+            processes: HashMap::new(),
+        };
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let protection = ProtFlags::READ | ProtFlags::EXEC;
+        // SAFETY: the kernel chooses the place, and nobody reads or runs what is mapped there.
+        let code = unsafe {
+            let anywhere = std::ptr::null_mut();
+            mmap(anywhere, PAGE, protection, MapFlags::PRIVATE, &file, 0).unwrap()
+        };
+        let mut watched = Watched {
+            process: ProcessCode::new(std::process::id()),
+            rules: HashSet::from([code as u64 + 1]),
+        };
+        watched.process.read(&mut worker.shared).unwrap();
+        let process = ProcessHandle(7);
+        worker.processes.insert(process, watched);
+        // SAFETY: it was mapped above, and nothing refers to it.
+        unsafe { munmap(code, PAGE).unwrap() };
+        eventually("the rule is forgotten", || {
+            worker.name(process, &[1]);
+            worker.processes[&process].rules.is_empty()
+        });
+        keeper.send(Command::Stop).unwrap();
+    }
 
     #[tokio::test]
     async fn what_finds_no_place_in_the_queue_of_names_is_told_and_counted() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle, ShedPart};
+use memscope_ledger::event::{EventId, Finding, Level, Mark, ProcessHandle, ShedPart};
 use memscope_ledger::report::{
     AsOf, BesidePool, BlockState, ProcessState, ProcessSummary, SnapshotReport, StackReport,
 };
@@ -296,6 +296,17 @@ fn owned(pid: u32) -> impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<Owned>
     }
 }
 
+/// The process that has this number now had not been started at the moment that was asked for.
+fn was_another(pid: u32) -> Refusal {
+    Refusal::Invalid {
+        what: format!(
+            "at that moment, process {pid} was another one, or had not executed its program yet"
+        ),
+        hint: "`memscope-ctl ps` says since when a process is traced; `snapshot --at` has the blocks of the process before it"
+            .to_owned(),
+    }
+}
+
 /// Whether one of these addresses lies in a block.
 fn is_inside_a_block(snapshot: &SnapshotReport, addresses: &[u64]) -> bool {
     let mut blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
@@ -558,7 +569,7 @@ impl Daemon for Serving {
         before: Arc<SnapshotReport>,
         at: Option<Moment>,
         wanted: &Wanted,
-    ) -> Result<v1::OwnersResponse, Refusal> {
+    ) -> Result<(v1::OwnersResponse, Who), Refusal> {
         let pid = request.pid;
         let rules = Rulebook::new(&request)?;
         // Of an earlier moment the rules say something also where there are no objects any more.
@@ -571,6 +582,10 @@ impl Daemon for Serving {
                 let still = gone.is_none().then(|| active(&before));
                 let earlier = self.earlier_with_frees(pid, at, wanted, still, owned(pid));
                 let (owned, freed_by) = earlier.await?;
+                // What is read from the process that runs now would say nothing about that one, which may be another user's.
+                if !before.process.has_the_image_of(&owned.snapshot.process) {
+                    return Err(was_another(pid));
+                }
                 Some(Owned { freed_by, ..owned })
             }
         };
@@ -644,14 +659,15 @@ impl Daemon for Serving {
             let answer = owners::answer(&picture, &rules, &request);
             let after = &owned.snapshot;
             notes.extend(after.coverage.iter().cloned());
-            v1::OwnersResponse {
+            let answer = v1::OwnersResponse {
                 pid,
                 process: Some(after.process.clone().into()),
                 as_of: after.as_of.unix_ns,
                 duration_ns,
                 coverage: notes,
                 ..answer
-            }
+            };
+            (answer, after.process.who())
         })
         .await
     }
@@ -748,13 +764,13 @@ impl Serving {
         for process in &mut list.processes {
             let known = known_from.iter().find(|(of, _)| of.0 == process.handle);
             process.known_from_unix_ns = known.map(|(_, from)| *from);
-            for (_, finding) in findings.iter().filter(|(of, _)| of.0 == process.handle) {
-                process.growing_lines += 1;
-                process.growth_bytes_per_s += finding.growth_bytes_per_s;
-                let step = [process.growth_bytes_per_step, finding.growth_bytes_per_step];
-                process.growth_bytes_per_step =
-                    step.into_iter().flatten().reduce(|sum, more| sum + more);
-            }
+            let of_it = findings.iter().filter(|(of, _)| of.0 == process.handle);
+            let of_it: Vec<&Finding> = of_it.map(|(_, finding)| finding).collect();
+            process.growing_lines = of_it.len() as _;
+            process.growth_bytes_per_s = of_it.iter().map(|one| one.growth_bytes_per_s).sum();
+            // A sum without one of its lines would be a wrong number.
+            let per_step: Option<f64> = of_it.iter().map(|one| one.growth_bytes_per_step).sum();
+            process.growth_bytes_per_step = per_step.filter(|_| !of_it.is_empty());
         }
         Ok(())
     }

@@ -104,6 +104,14 @@ impl ProcessSummary {
             namespace: self.facts.kubernetes_namespace().map(Into::into),
         }
     }
+
+    /// Whether both are of the same memory image: of one process, which has executed no other program in between. Handles do not tell,
+    /// because a daemon that was started anew gives others.
+    #[must_use]
+    pub fn has_the_image_of(&self, other: &ProcessSummary) -> bool {
+        let image = |of: &ProcessSummary| (of.facts.start_ticks, of.facts.generation);
+        image(self) == image(other)
+    }
 }
 
 /// Identity and owner of a process, by which the server decides who may see its answers.

@@ -85,15 +85,15 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
         before: Arc<SnapshotReport>,
     ) -> Result<v1::HoldersResponse, Refusal>;
 
-    /// What the blocks of a process are for, now or at an earlier moment, as the journal has it.
-    /// `before` is the process as it was when the question came.
+    /// What the blocks of a process are for, now or at an earlier moment, as the journal has it; and whose the answer is, which at an
+    /// earlier moment may have been another user's. `before` is the process as it was when the question came.
     async fn owners(
         &self,
         request: v1::OwnersRequest,
         before: Arc<SnapshotReport>,
         at: Option<Moment>,
         wanted: &Wanted,
-    ) -> Result<v1::OwnersResponse, Refusal>;
+    ) -> Result<(v1::OwnersResponse, Who), Refusal>;
 
     /// Events from now on that `filter` accepts. The channel is bounded, and the daemon must never wait for room in it:
     /// [`crate::EventHub`] implements this.

@@ -568,7 +568,8 @@ impl Memscope for Service {
         let at = self.moment(&caller, pid, question.at.clone()).await?;
         let (_turn, before) = self.before_reading(&caller, pid, &under_way).await?;
         let wanted = under_way.wanted();
-        let answer = self.daemon.owners(question, before, at, wanted).await?;
+        let (answer, of) = self.daemon.owners(question, before, at, wanted).await?;
+        self.access().check(&caller, &of)?;
         strict.check(kind, &answer.coverage)?;
         Ok(Response::new(answer))
     }

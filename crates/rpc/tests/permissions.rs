@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{ADA, Server, as_user, of_ada_and_bob};
+use common::{ADA, BOB, Server, as_user, of_ada_and_bob};
 use memscope_proto::ERROR_CODE;
 use memscope_proto::v1;
 use memscope_rpc::fake::{self, FakeDaemon};
@@ -99,6 +99,27 @@ async fn others_processes_look_untraced() {
         Code::NotFound
     );
     assert!(server.daemon.processes.lock().unwrap().contains_key(&12));
+}
+
+#[tokio::test]
+async fn owners_of_a_moment_at_which_the_pid_was_another_users_are_refused() {
+    let server = Server::start(FakeDaemon::with([fake::process(11, ADA)]), as_user(ADA));
+    let mut client = server.client().await;
+    let mut owners = async |at: Option<v1::Moment>| {
+        let question = v1::OwnersRequest {
+            pid: 11,
+            at,
+            ..v1::OwnersRequest::default()
+        };
+        client.owners(question).await
+    };
+    let ago = v1::Moment {
+        moment: Some(v1::moment::Moment::AgoNs(1_000)),
+    };
+    assert!(owners(Some(ago.clone())).await.is_ok());
+    *server.daemon.earlier.lock().unwrap() = Some(fake::process(11, BOB));
+    assert_eq!(owners(Some(ago)).await.unwrap_err().code(), Code::NotFound);
+    assert!(owners(None).await.is_ok());
 }
 
 #[tokio::test]

@@ -47,6 +47,8 @@ pub struct FakeDaemon {
     /// If set, this process takes the place of the one with its pid, right after the next time that somebody asked which
     /// processes there are.
     pub next: Mutex<Option<FakeProcess>>,
+    /// If set, this process had its pid at all earlier moments of which `owners` is asked.
+    pub earlier: Mutex<Option<FakeProcess>>,
     /// The processes that got a mark.
     pub marked: Mutex<Vec<ProcessHandle>>,
     /// If set, this runs on a blocking thread before a snapshot of an earlier moment is answered, as the fold of a
@@ -243,14 +245,17 @@ impl Daemon for FakeDaemon {
         &self,
         request: v1::OwnersRequest,
         before: Arc<SnapshotReport>,
-        _at: Option<crate::Moment>,
+        at: Option<crate::Moment>,
         _wanted: &crate::Wanted,
-    ) -> Result<v1::OwnersResponse, Refusal> {
-        Ok(v1::OwnersResponse {
+    ) -> Result<(v1::OwnersResponse, Who), Refusal> {
+        let earlier = at.and_then(|_| lock(&self.earlier).clone());
+        let of = earlier.map_or_else(|| before.process.who(), |earlier| earlier.process.who());
+        let answer = v1::OwnersResponse {
             pid: request.pid,
             coverage: before.coverage.clone(),
             ..v1::OwnersResponse::default()
-        })
+        };
+        Ok((answer, of))
     }
 
     async fn snapshot(

@@ -117,11 +117,7 @@ impl Answer {
 
 /// Checks that both reports are of the same memory image, and that `earlier` is not after `later`.
 fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
-    let image = |report: &StackReport| {
-        let facts = &report.process.facts;
-        (facts.start_ticks, facts.generation)
-    };
-    if image(later) != image(earlier) {
+    if !later.process.has_the_image_of(&earlier.process) {
         return Err(invalid(
             format!(
                 "at the first moment, process {} was another one, or had not executed its program yet",

@@ -4,6 +4,7 @@ use crate::client::Rpc;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{Asking, list};
 use crate::render::frames::{Frame, why_missing};
+use crate::render::{Known, totals_of};
 use memscope_proto::v1;
 use memscope_ranks::{Growth, Line, Rank};
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ pub(super) struct Member {
     pub(super) allocated_bytes: Option<u64>,
     /// Whether the growth is per step; else it is per second.
     pub(super) is_per_step: bool,
+    /// What its growing lines keep in a second, bytes.
+    pub(super) growth_bytes_per_s: f64,
     pub(super) of: Rank,
 }
 
@@ -113,25 +116,44 @@ async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Fa
     };
     let stacks = async |mut rpc: Rpc, request| rpc.stacks(request).await;
     let stacks = known(asking.ask(question, stacks).await)?;
-    let sum = |of: fn(&v1::DeviceStats) -> Option<u64>| {
-        let devices = stats.iter().flat_map(|stats| &stats.devices);
-        devices.filter_map(of).reduce(u64::saturating_add)
-    };
-    let mut growing = leaks.iter().flat_map(|leaks| &leaks.lines);
+    let peak = |of| stats.as_ref().and_then(|stats| peak(stats, of));
+    let pace = leaks.as_ref().and_then(Pace::of);
     Ok(Member {
         pid,
-        allocated_bytes: sum(|device| device.allocated_bytes),
-        is_per_step: growing.any(|line| line.growth_bytes_per_step.is_some()),
+        allocated_bytes: process.allocated_bytes,
+        is_per_step: pace.is_some_and(|pace| pace.per_step.is_some()),
+        growth_bytes_per_s: pace.map_or(0.0, |pace| pace.per_second),
         of: Rank {
             rank: place.rank.unwrap_or_default(),
-            peak_bytes: sum(|device| device.peak_allocated_bytes),
-            reserved_bytes: sum(|device| device.peak_reserved_bytes),
+            peak_bytes: peak(|device| device.peak_allocated_bytes),
+            reserved_bytes: peak(|device| device.peak_reserved_bytes),
             floor_bytes: steps.as_ref().and_then(floor),
             step_ns: steps.and_then(|steps| steps.summary?.median_ns),
-            growth: leaks.as_ref().and_then(growth),
+            growth: pace.map(Pace::growth),
             lines: stacks.as_ref().map(lines).unwrap_or_default(),
         },
         place,
+    })
+}
+
+/// The sum of a peak over all devices. A rank of which a part is not known would be unlike the others for that alone, so the sum is `None`
+/// then.
+fn peak(stats: &v1::StatsResponse, of: fn(&v1::DeviceStats) -> Option<u64>) -> Option<u64> {
+    let has_pool = stats
+        .devices
+        .iter()
+        .any(|device| device.source() == v1::Source::Pool);
+    // What is held on an unknown device may be the pool's, and would be counted twice.
+    let mut counted = stats
+        .devices
+        .iter()
+        .filter(|device| device.device.is_some() || !has_pool)
+        .peekable();
+    counted.peek()?;
+    counted.try_fold(0u64, |sum, device| {
+        let is_exact = totals_of(device, &stats.coverage) == Known::Exactly;
+        let part = of(device).filter(|_| is_exact)?;
+        Some(sum.saturating_add(part))
     })
 }
 
@@ -156,25 +178,45 @@ fn floor(steps: &v1::StepsResponse) -> Option<u64> {
     lowest.into_values().reduce(u64::saturating_add)
 }
 
-/// What grows; `None` if that cannot be told yet.
-fn growth(leaks: &v1::LeaksResponse) -> Option<Growth> {
-    let growing = leaks.lines.iter();
-    let growing: Vec<&v1::LeakLine> = growing
-        .filter(|line| line.verdict() == v1::Verdict::Growing)
-        .collect();
-    if growing.is_empty() && leaks.young.is_some() {
-        return None;
+/// What the growing lines of a rank keep.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    grows: bool,
+    /// Bytes in a step, if that is known of all of them.
+    per_step: Option<f64>,
+    /// Bytes in a second.
+    per_second: f64,
+    confidence: Option<f64>,
+}
+
+impl Pace {
+    /// `None` if it cannot be told yet what grows.
+    fn of(leaks: &v1::LeaksResponse) -> Option<Pace> {
+        let growing = || {
+            let lines = leaks.lines.iter();
+            lines.filter(|line| line.verdict() == v1::Verdict::Growing)
+        };
+        let is_none = growing().next().is_none();
+        if is_none && leaks.young.is_some() {
+            return None;
+        }
+        let per_step: Option<f64> = growing().map(|line| line.growth_bytes_per_step).sum();
+        let sure = growing().filter_map(|line| line.confidence);
+        Some(Pace {
+            grows: leaks.growing_groups > 0,
+            per_step: per_step.filter(|_| !is_none),
+            per_second: growing().map(|line| line.growth_bytes_per_s).sum(),
+            confidence: sure.max_by(f64::total_cmp),
+        })
     }
-    let pace = |line: &&v1::LeakLine| {
-        let second = line.growth_bytes_per_s;
-        line.growth_bytes_per_step.unwrap_or(second)
-    };
-    let sure = growing.iter().filter_map(|line| line.confidence);
-    Some(Growth {
-        grows: leaks.growing_groups > 0,
-        pace: growing.iter().map(pace).sum(),
-        confidence: sure.max_by(f64::total_cmp),
-    })
+
+    fn growth(self) -> Growth {
+        Growth {
+            grows: self.grows,
+            pace: self.per_step.unwrap_or(self.per_second),
+            confidence: self.confidence,
+        }
+    }
 }
 
 /// What the program's own lines hold.
@@ -196,4 +238,80 @@ fn lines(stacks: &v1::StacksResponse) -> Vec<Line> {
         }
     };
     stacks.groups.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(ordinal: Option<i32>, source: v1::Source, peak: Option<u64>) -> v1::DeviceStats {
+        v1::DeviceStats {
+            device: ordinal,
+            source: source.into(),
+            peak_allocated_bytes: peak,
+            ..v1::DeviceStats::default()
+        }
+    }
+
+    #[test]
+    fn a_peak_of_which_a_part_is_not_known_is_not_known() {
+        use v1::Source::{Driver, Pool};
+        let of = |devices: &[v1::DeviceStats], coverage: &[v1::CoverageNote]| {
+            let stats = v1::StatsResponse {
+                devices: devices.to_vec(),
+                coverage: coverage.to_vec(),
+                ..v1::StatsResponse::default()
+            };
+            peak(&stats, |device| device.peak_allocated_bytes)
+        };
+        assert_eq!(of(&[], &[]), None);
+        let two = [
+            device(Some(0), Pool, Some(10)),
+            device(Some(1), Pool, Some(5)),
+        ];
+        assert_eq!(of(&two, &[]), Some(15));
+        let half = [device(Some(0), Pool, Some(10)), device(Some(1), Pool, None)];
+        assert_eq!(of(&half, &[]), None);
+        let beside_a_pool = [
+            device(Some(0), Pool, Some(10)),
+            device(None, Driver, Some(5)),
+        ];
+        assert_eq!(of(&beside_a_pool, &[]), Some(10));
+        let without_a_pool = [
+            device(Some(0), Driver, Some(10)),
+            device(None, Driver, Some(5)),
+        ];
+        assert_eq!(of(&without_a_pool, &[]), Some(15));
+        let a_bound = v1::CoverageNote {
+            affects: vec!["totals".to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        };
+        assert_eq!(of(&two, &[a_bound]), None);
+    }
+
+    #[test]
+    fn paces_per_step_and_per_second_are_not_added() {
+        let line = |per_step, growth_bytes_per_s| v1::LeakLine {
+            verdict: v1::Verdict::Growing.into(),
+            growth_bytes_per_step: per_step,
+            growth_bytes_per_s,
+            ..v1::LeakLine::default()
+        };
+        let pace = |lines: &[v1::LeakLine]| {
+            let leaks = v1::LeaksResponse {
+                growing_groups: lines.len() as u64,
+                lines: lines.to_vec(),
+                ..v1::LeaksResponse::default()
+            };
+            Pace::of(&leaks).map(|pace| (pace.per_step, pace.growth().pace))
+        };
+        let (known, unknown) = (line(Some(1.0), 50.0), line(None, 20.0));
+        assert_eq!(
+            pace(&[known.clone(), known.clone()]),
+            Some((Some(2.0), 2.0))
+        );
+        assert_eq!(pace(&[known, unknown]), Some((None, 70.0)));
+        assert_eq!(pace(&[]), Some((None, 0.0)));
+    }
 }

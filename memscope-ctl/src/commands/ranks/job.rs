@@ -36,6 +36,7 @@ pub(super) fn jobs(replies: &Replies<Vec<Member>>) -> Vec<Job> {
 
 fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
     members.sort_by_key(|(_, member)| member.of.rank);
+    compare_alike(&mut members);
     let ranks: Vec<Rank> = members
         .iter()
         .map(|(_, member)| member.of.clone())
@@ -58,6 +59,22 @@ fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
         name,
         members,
         twice,
+    }
+}
+
+/// Where the pace of some ranks that grow is per step and that of others is not, all are told per second: paces of two kinds cannot be
+/// compared.
+fn compare_alike(members: &mut [(String, Member)]) {
+    let grows = |member: &Member| member.of.growth.is_some_and(|growth| growth.grows);
+    let mut growing = members.iter().map(|(_, member)| member);
+    if growing.all(|member| member.is_per_step || !grows(member)) {
+        return;
+    }
+    for (_, member) in members {
+        member.is_per_step = false;
+        if let Some(growth) = &mut member.of.growth {
+            growth.pace = member.growth_bytes_per_s;
+        }
     }
 }
 

@@ -472,6 +472,55 @@ fn several_steps_make_a_row() {
     assert_eq!(report.devices[0].steps, 24);
 }
 
+/// Of a process that has made more steps than are kept, the first row of several begins with the first step that is kept.
+#[test]
+fn a_row_of_several_steps_says_how_many_are_in_it() {
+    let mut told = Told::new();
+    for step in 0..4_200u64 {
+        told.report(
+            0x1000 * (step + 1),
+            512,
+            512 * (step + 1),
+            StackRef::NotTaken,
+        );
+        told.optimizer("SGD", 1);
+    }
+    let query = StepsRequest {
+        every: 100,
+        limit: 4_096,
+        ..StepsRequest::default()
+    };
+    let report = told.ledger.ask(&[P], AsOf::default(), &query).unwrap();
+    let first: Vec<(u64, u64, u64)> = report
+        .rows
+        .iter()
+        .take(2)
+        .map(|row| (row.step, row.steps, row.allocs))
+        .collect();
+    assert_eq!(first, [(200, 96, 96), (300, 100, 100)]);
+}
+
+/// A step ends at its mark, and the first one goes back to where the levels begin.
+#[test]
+fn the_first_step_begins_at_the_attach_and_its_time_is_not_a_steps() {
+    let mut told = Told::new();
+    for step in 0..3u64 {
+        told.report(
+            0x1000 * (step + 1),
+            512,
+            512 * (step + 1),
+            StackRef::NotTaken,
+        );
+        told.optimizer("SGD", 1);
+        let report = told.steps();
+        let first = &report.rows[0];
+        assert!(first.from_boot_ns < first.to_boot_ns, "{first:?}");
+        assert_eq!(first.allocs, 1);
+        let median = report.summary.unwrap().median_ns;
+        assert_eq!(median.is_some(), step > 0, "{median:?}");
+    }
+}
+
 /// The first call after an attach may have begun before it, so that it has no stack. It is counted for its line.
 #[test]
 fn a_call_without_a_stack_is_one_of_its_line() {
@@ -601,4 +650,7 @@ fn inference_is_counted_by_its_pattern() {
             );
         }
     }
+    // What came before the pattern was known is no step.
+    let rows = told.steps().rows;
+    assert!(rows.iter().all(|row| row.allocs == 20), "{rows:#?}");
 }

@@ -30,12 +30,14 @@ impl OfOne for v1::StepsRequest {
     fn answer(&self, one: &One<'_>) -> v1::StepsResponse {
         let process = one.process;
         let steps = &process.steps;
-        let rows = whole_steps(process);
-        let mut shown = shown(process, &rows, 1);
+        let rows: Vec<(Row, u64)> = whole_steps(process)
+            .into_iter()
+            .map(|row| (row, 1))
+            .collect();
+        let mut shown = shown(process, &rows);
         let devices = by_device(&shown);
         if self.every > 1 {
-            let every = u64::from(self.every);
-            shown = self::shown(process, &in_groups(rows, every), every);
+            shown = self::shown(process, &in_groups(rows, u64::from(self.every)));
         }
         let most = match self.limit as usize {
             0 => MOST_ROWS,
@@ -116,15 +118,18 @@ pub(crate) fn summary(process: &Process) -> v1::StepSummary {
     }
 }
 
-/// The median duration of the last 101 steps, nanoseconds.
+/// The median duration of the last 101 steps, nanoseconds. The first step is left out unless its beginning was seen: else it goes back to
+/// the attach.
 fn median_ns(steps: &Steps) -> Option<u64> {
     let mut times: Vec<u64> = Vec::new();
-    let mut from: Option<u64> = None;
+    let mut first: Option<&Row> = None;
     for (row, ends) in steps.rows.iter().zip(steps.ends()) {
-        let began = *from.get_or_insert(row.from_ns);
+        let began = *first.get_or_insert(row);
         if ends {
-            times.push(row.to_ns.saturating_sub(began));
-            from = None;
+            if steps.ranges || began.step > 1 {
+                times.push(row.to_ns.saturating_sub(began.from_ns));
+            }
+            first = None;
         }
     }
     let mut times = times.split_off(times.len().saturating_sub(101));
@@ -291,28 +296,30 @@ fn merge(mut before: Row, row: &Row) -> Row {
     before
 }
 
-/// Merges the rows of `every` steps each: 1 to N, N + 1 to 2 N, ….
-fn in_groups(rows: Vec<Row>, every: u64) -> Vec<Row> {
-    let mut groups: Vec<Row> = Vec::new();
-    for row in rows {
+/// Merges the rows of `every` steps each: 1 to N, N + 1 to 2 N, …. Each comes with the number of steps that are in it: the first has fewer
+/// where older steps are not kept, and the last where more are to come.
+fn in_groups(rows: Vec<(Row, u64)>, every: u64) -> Vec<(Row, u64)> {
+    let mut groups: Vec<(Row, u64)> = Vec::new();
+    for (row, of_one) in rows {
         let number = |step: u64| step.saturating_sub(1) / every;
         match groups.last_mut() {
-            Some(last) if number(last.step) == number(row.step) => {
+            Some((last, steps)) if number(last.step) == number(row.step) => {
                 let step = row.step;
                 *last = merge(last.clone(), &row);
                 last.step = step;
+                *steps += of_one;
             }
-            _ => groups.push(row),
+            _ => groups.push((row, of_one)),
         }
     }
     groups
 }
 
-/// Rows as the answer shows them, one for each device; each stands for at most `every` steps.
-fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
+/// Rows as the answer shows them, one for each device; each comes with the number of steps that it stands for.
+fn shown(process: &Process, rows: &[(Row, u64)]) -> Vec<StepRow> {
     let hidden = process.is_pool_hidden();
     let mut shown = Vec::new();
-    for row in rows {
+    for (row, steps) in rows {
         for (device, pool, driver) in &row.devices {
             let of_pool = !hidden && device.is_some() && process.source() == Source::Pool;
             let (source, levels) = if of_pool {
@@ -323,7 +330,7 @@ fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
             let Some(levels) = levels else { continue };
             shown.push(StepRow {
                 step: row.step,
-                steps: row.step.saturating_sub(1) % every + 1,
+                steps: *steps,
                 from_boot_ns: row.from_ns,
                 to_boot_ns: row.to_ns,
                 device: *device,

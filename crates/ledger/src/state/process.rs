@@ -235,14 +235,9 @@ impl Process {
                 }
                 self.marks.take(mark, event);
                 let wanted = self.facts.step_name.as_deref();
-                let turn = scene.steps.mark(
-                    mark,
-                    wanted,
-                    scene.stacks,
-                    scene.stack,
-                    event.tid,
-                    event.time_ns,
-                );
+                let turn = scene
+                    .steps
+                    .mark(mark, wanted, scene.stacks, scene.stack, event.tid);
                 match turn {
                     Turn::None => {}
                     Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),

@@ -81,6 +81,9 @@ pub(crate) struct Steps {
     pub(crate) told: StepLines,
     /// How often the source of ticks has changed.
     pub(crate) generation: u32,
+    /// The levels since the end of the last row are of several steps: of all until a pattern was recognised in them. They make no row.
+    #[serde(default)]
+    is_mixed: bool,
 }
 
 /// What a mark means for steps.
@@ -122,7 +125,6 @@ impl Steps {
         stacks: &Stacks,
         stack: StackIndex,
         tid: u32,
-        time_ns: u64,
     ) -> Turn {
         let name = mark.name.trim_matches('"');
         let range = name == STEP_RANGE
@@ -164,7 +166,7 @@ impl Steps {
             return Turn::None;
         }
         if source > self.source {
-            self.restart(source, time_ns);
+            self.restart(source);
         }
         // Passes inside passes (checkpointing) run on other threads of the autograd engine and are no ticks.
         if source == StepSource::Backward && self.keys.first().is_some_and(|key| key.tid != tid) {
@@ -187,13 +189,7 @@ impl Steps {
     }
 
     /// Takes a new block. Returns whether, by the pattern of allocations, a step ends before it.
-    pub(crate) fn block_comes(
-        &mut self,
-        device: i32,
-        size: u64,
-        stack: StackIndex,
-        time_ns: u64,
-    ) -> bool {
+    pub(crate) fn block_comes(&mut self, device: i32, size: u64, stack: StackIndex) -> bool {
         if self.source > StepSource::Pattern {
             return false;
         }
@@ -201,14 +197,14 @@ impl Steps {
         match self.pattern.cycles() {
             Some((count, _)) => {
                 if self.source == StepSource::Unknown {
-                    self.restart(StepSource::Pattern, time_ns);
+                    self.restart(StepSource::Pattern);
                 }
                 // Cycles from before the pattern was recognised count as well. The current cycle has not ended, and one
                 // that ends here is counted by `end`.
                 self.ticks = count.saturating_sub(1 + u64::from(begins));
             }
             None if self.source == StepSource::Pattern => {
-                self.restart(StepSource::Unknown, time_ns);
+                self.restart(StepSource::Unknown);
             }
             None => {}
         }
@@ -287,10 +283,12 @@ impl Steps {
         }
     }
 
-    fn restart(&mut self, source: StepSource, time_ns: u64) {
+    /// Begins to count anew, by a source that tells more. The levels of the devices go on, so the first step goes back to where they began.
+    fn restart(&mut self, source: StepSource) {
         *self = Steps {
             source,
-            from_ns: time_ns,
+            from_ns: self.from_ns,
+            is_mixed: source == StepSource::Pattern,
             launches: self.launches,
             generation: self.generation + 1,
             pattern: if source <= StepSource::Pattern {
@@ -319,17 +317,20 @@ impl Steps {
         if !self.ranges {
             self.ticks += 1;
         }
-        if self.rows.len() >= ROWS {
-            self.rows.pop_front();
+        let levels = close(devices);
+        if !std::mem::take(&mut self.is_mixed) {
+            if self.rows.len() >= ROWS {
+                self.rows.pop_front();
+            }
+            self.rows.push_back(Row {
+                step,
+                key: self.last_key,
+                lap: self.told.lap(),
+                from_ns: self.from_ns,
+                to_ns: time_ns,
+                devices: levels,
+            });
         }
-        self.rows.push_back(Row {
-            step,
-            key: self.last_key,
-            lap: self.told.lap(),
-            from_ns: self.from_ns,
-            to_ns: time_ns,
-            devices: close(devices),
-        });
         self.from_ns = time_ns;
         self.last_ns = time_ns;
     }

@@ -250,7 +250,7 @@ impl Pool {
         let size_for_groups = new.requested.or(new.rounded).unwrap_or(0);
         if scene
             .steps
-            .block_comes(new.device, size_for_groups, scene.stack, scene.time_ns)
+            .block_comes(new.device, size_for_groups, scene.stack)
         {
             self.step_ends(scene);
         }

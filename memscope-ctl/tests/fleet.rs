@@ -274,6 +274,20 @@ fn events_of_all_nodes_are_one_stream() {
     }
 }
 
+/// As many streams are open at a time as the process may have files, however many nodes are asked at a time elsewhere.
+#[test]
+fn events_of_600_nodes_are_limited_by_files_alone() {
+    let mut nodes = Nodes::new();
+    for node in 0..600 {
+        nodes.refusing(&format!("n{node}"));
+    }
+    let (answer, _) = nodes.ask(4096, &["events", "--count", "1"]);
+    assert!(!answer.err.contains("ulimit"), "{}", answer.err);
+    assert!(answer.err.contains("n599"), "{}", answer.err);
+    let (answer, _) = nodes.ask(512, &["events", "--count", "1"]);
+    assert!(answer.err.contains("ulimit"), "{}", answer.err);
+}
+
 #[test]
 fn the_odd_rank_of_512_and_its_line() {
     const GIB: u64 = 1 << 30;

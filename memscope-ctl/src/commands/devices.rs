@@ -55,13 +55,14 @@ fn of_fleet(replies: &fleet::Replies<v1::DevicesResponse>) -> String {
         for one in &answer.devices {
             let kind = one.kind.as_deref().map_or_else(unknown, plain);
             let name = name(one);
+            let unexplained = unexplained(one);
             for holder in &one.holders {
                 let mut row = vec![
                     plain(&node.name),
                     format!("{kind} {name}"),
                     maybe_bytes(one.total_bytes),
                     maybe_bytes(one.free_bytes),
-                    maybe_bytes(one.unexplained_bytes),
+                    unexplained.clone(),
                 ];
                 row.extend(cells(holder));
                 rows.push(row);
@@ -95,6 +96,15 @@ fn text(answer: &v1::DevicesResponse) -> String {
     text
 }
 
+/// What nobody explains of a device. Where what its processes hold is a lower bound, that is an upper bound.
+pub(in crate::commands) fn unexplained(one: &v1::MachineDevice) -> String {
+    let words = maybe_bytes(one.unexplained_bytes);
+    match one.at_least && one.unexplained_bytes.is_some() {
+        true => format!("at most {words}"),
+        false => words,
+    }
+}
+
 /// `GPU-8c3b… (0000:01:00.0)`, `MIG-03d1… of GPU-8c3b… (0000:01:00.0)`, or as its processes call it.
 fn name(one: &v1::MachineDevice) -> String {
     let called = || one.name.as_deref().map_or_else(unknown, plain);
@@ -107,7 +117,6 @@ fn heading(one: &v1::MachineDevice) -> String {
     let kind = one.kind.as_deref().map_or_else(unknown, plain);
     let name = name(one);
     let at_least = if one.at_least { "at least " } else { "" };
-    let at_most = if one.at_least { "at most " } else { "" };
     let by_driver = match (one.context_bytes, one.driver_reserved_bytes) {
         (None, None) => String::new(),
         (Some(context), None) => format!("the driver {} for them, ", bytes(context)),
@@ -118,11 +127,11 @@ fn heading(one: &v1::MachineDevice) -> String {
         }
     };
     format!(
-        "Device {kind} {name}: {} in all, {} free; these processes hold {at_least}{}, {by_driver}nobody explains {at_most}{}",
+        "Device {kind} {name}: {} in all, {} free; these processes hold {at_least}{}, {by_driver}nobody explains {}",
         maybe_bytes(one.total_bytes),
         maybe_bytes(one.free_bytes),
         maybe_bytes(one.held_bytes),
-        maybe_bytes(one.unexplained_bytes),
+        unexplained(one),
     )
 }
 
@@ -155,4 +164,28 @@ fn cells(holder: &v1::DeviceHolder) -> Vec<String> {
         maybe_bytes(holder.context_bytes),
         command_line(&facts.cmdline, &facts.comm, COMMAND),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_explains_is_an_upper_bound_where_the_processes_may_hold_more() {
+        let device = |at_least, unexplained_bytes| v1::MachineDevice {
+            at_least,
+            unexplained_bytes,
+            holders: vec![v1::DeviceHolder::default()],
+            ..v1::MachineDevice::default()
+        };
+        let text = |one: v1::MachineDevice| {
+            of_fleet(&fleet::Replies::answered(vec![v1::DevicesResponse {
+                devices: vec![one],
+                ..v1::DevicesResponse::default()
+            }]))
+        };
+        assert!(text(device(true, Some(5 << 30))).contains("at most 5.00 GiB"));
+        assert!(!text(device(false, Some(5 << 30))).contains("at most"));
+        assert!(!text(device(true, None)).contains("at most"));
+    }
 }

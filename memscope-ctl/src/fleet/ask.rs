@@ -122,12 +122,14 @@ impl Fleet {
 
     /// Connections that may be open at a time, second ones not counted.
     pub(super) fn at_a_time() -> usize {
+        (Fleet::room_for_files() / 2).clamp(1, AT_A_TIME_MOST)
+    }
+
+    /// Connections that this process may have open at all.
+    pub(super) fn room_for_files() -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let files = limit.current.unwrap_or(u64::MAX);
-        let room = files.saturating_sub(OTHER_FILES) / 2;
-        usize::try_from(room)
-            .unwrap_or(usize::MAX)
-            .clamp(1, AT_A_TIME_MOST)
+        usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX)
     }
 
     /// A connection to a node that is no recording.

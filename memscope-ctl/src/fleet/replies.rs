@@ -24,6 +24,16 @@ impl<A> Replies<A> {
         Replies { nodes }
     }
 
+    /// Replies of nodes that all answered.
+    #[cfg(test)]
+    pub(crate) fn answered(answers: Vec<A>) -> Replies<A> {
+        let node = || Node {
+            name: "n".into(),
+            address: crate::address::Address::Unix("/s".into()),
+        };
+        Replies::of(answers.into_iter().map(|it| (node(), Ok(it))).collect())
+    }
+
     /// The nodes that answered, and their answers.
     pub(crate) fn answers(&self) -> impl Iterator<Item = (&Node, &A)> {
         self.nodes

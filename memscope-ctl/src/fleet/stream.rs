@@ -30,7 +30,7 @@ impl Fleet {
         patience: Option<Duration>,
         mut each: impl FnMut(Came) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let room = Fleet::at_a_time() * 2;
+        let room = Fleet::room_for_files();
         if self.nodes.len() > room {
             return Err(Failure::Usage {
                 what: format!(

@@ -259,11 +259,12 @@ fn foremost(line: &v1::LeakLine) -> String {
 /// The lines of all processes of all nodes as one table, by growth.
 pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize) -> String {
     let mut all = Vec::new();
-    let (mut growing, mut processes, mut young) = (0, 0, 0);
+    let (mut growing, mut processes, mut young, mut omitted) = (0, 0, 0, 0);
     for (node, told) in replies.answers() {
         for (process, answer) in told {
             let Ok(answer) = answer else { continue };
             processes += 1;
+            omitted += answer.omitted_lines;
             growing += u64::from(answer.growing_groups > 0);
             young += u64::from(answer.growing_groups == 0 && answer.young.is_some());
             let each = answer.lines.iter();
@@ -285,11 +286,10 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
             young => format!("; of {} it is too early to tell", grouped(young)),
         }
     );
-    let omitted = match limit {
-        0 => 0,
-        limit => all.len().saturating_sub(limit),
-    };
-    all.truncate(all.len() - omitted);
+    if limit > 0 {
+        omitted += all.len().saturating_sub(limit) as u64;
+        all.truncate(limit);
+    }
     if all.is_empty() {
         return text;
     }
@@ -306,7 +306,7 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
     text.push('\n');
     text.push_str(&table(&columns, rows.collect()));
     if omitted > 0 {
-        let omitted = grouped(omitted as u64);
+        let omitted = grouped(omitted);
         text.push_str(&format!(" and {omitted} smaller ones left out\n"));
     }
     text
@@ -558,4 +558,22 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
         row
     });
     table(&head, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_the_daemons_left_out_are_counted_as_well() {
+        let answer = |omitted_lines| v1::LeaksResponse {
+            lines: vec![v1::LeakLine::default(); 2],
+            omitted_lines,
+            ..v1::LeaksResponse::default()
+        };
+        let told = |omitted: u64| vec![(v1::Process::default(), Ok(answer(omitted)))];
+        let text = |limit| of_fleet(&Replies::answered(vec![told(30), told(100)]), limit);
+        assert!(text(3).ends_with(" and 131 smaller ones left out\n"));
+        assert!(text(0).ends_with(" and 130 smaller ones left out\n"));
+    }
 }

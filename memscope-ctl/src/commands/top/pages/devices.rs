@@ -1,6 +1,7 @@
 //! The view of all devices.
 
 use super::{limits, size, size_known};
+use crate::commands::devices::unexplained;
 use crate::commands::top::page::{Cell, Opens, Page, Row, Tone, number, text};
 use crate::render::{command_line, device};
 use crate::units::{maybe_bytes, plain, unknown};
@@ -39,19 +40,22 @@ pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
         for holder in &one.holders {
             page.rows.push(row(one, &title, holder));
         }
+        let by_driver = one.driver_reserved_bytes;
+        let by_nobody = one.unexplained_bytes;
+        let tone = match by_nobody.is_some_and(|held| held > 0) {
+            true => Tone::Plain,
+            false => Tone::Quiet,
+        };
         let rest = [
-            ("(kept by the driver)", one.driver_reserved_bytes, false),
-            ("(nobody explains)", one.unexplained_bytes, true),
+            (
+                "(kept by the driver)",
+                maybe_bytes(by_driver),
+                by_driver,
+                Tone::Quiet,
+            ),
+            ("(nobody explains)", unexplained(one), by_nobody, tone),
         ];
-        for (what, held, may_be_less) in rest {
-            let words = match may_be_less && one.at_least && held.is_some() {
-                true => format!("at most {}", maybe_bytes(held)),
-                false => maybe_bytes(held),
-            };
-            let tone = match may_be_less && held.is_some_and(|held| held > 0) {
-                true => Tone::Plain,
-                false => Tone::Quiet,
-            };
+        for (what, words, held, tone) in rest {
             page.rows.push(Row {
                 key: format!("{title} {what}"),
                 cells: vec![

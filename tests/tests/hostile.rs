@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::limits::{Met, constant};
-use memscope_tests::{Calls, Daemon, Library, Program, coverage, executable, number, sim};
+use memscope_tests::{
+    Calls, Daemon, LONG, Library, Program, coverage, executable, number, sim, until,
+};
 
 fn hostile() -> Program {
     let command = sim().native(executable("hostile.c", Library::Runtime));
@@ -51,6 +53,38 @@ fn the_linkers_hook_in_a_loop() {
     assert_eq!(hostile.ask("malloc 4096")["result"], 0);
     assert_eq!(held(&daemon, hostile.pid()), 4096);
     hostile.finish();
+}
+
+/// The tracer attached one child after the other, and everybody else waited behind them.
+#[test]
+fn children_by_the_hundred_wait_for_others() {
+    const CHILDREN: usize = 500;
+    let daemon = Daemon::start();
+    let mut hostile = hostile();
+    let mut neighbour = Calls::start(&[]);
+    assert_eq!(hostile.ask("user 65534")["result"], 0);
+    let pid = hostile.pid().to_string();
+    daemon.json(&["attach", "--pid", &pid, "--children", "--level", "segments"]);
+    assert_eq!(hostile.ask(&format!("forks {CHILDREN}"))["result"], 0);
+    let attached = || {
+        let list = daemon.json(&["ps"]);
+        let processes = list["processes"].as_array().unwrap();
+        processes
+            .iter()
+            .filter(|one| one["state"] == "attached")
+            .count()
+    };
+    until(LONG, "the first child is attached", || {
+        (attached() > 1).then_some(())
+    });
+    daemon.attach(neighbour.pid(), "segments");
+    let by_then = attached();
+    assert!(by_then < CHILDREN, "{by_then} were attached before it");
+    until(LONG, "all are attached", || {
+        (attached() == CHILDREN + 2).then_some(())
+    });
+    hostile.finish();
+    neighbour.finish();
 }
 
 /// The ring is everybody's. A process that sends more than the daemon reads loses its own records, and not those of

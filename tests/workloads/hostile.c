@@ -4,6 +4,9 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 int cudaMalloc(void **, size_t);
 int cudaFree(void *);
@@ -29,6 +32,28 @@ static void obey(void) {
     if (is("malloc")) {
         void *memory = NULL;
         int result = cudaMalloc(&memory, number(1));
+        printf("{\"result\":%d}\n", result);
+        return;
+    }
+    /* Belongs to another user from here on. */
+    if (is("user")) {
+        uid_t user = (uid_t)number(1);
+        int result = setresuid(user, user, user);
+        if (result == 0) result = prctl(PR_SET_DUMPABLE, 1);
+        printf("{\"result\":%d}\n", result);
+        return;
+    }
+    /* Has children that do nothing until it ends. */
+    if (is("forks")) {
+        int result = 0;
+        for (size_t left = number(1); left > 0 && result == 0; left--) {
+            pid_t child = fork();
+            if (child < 0) result = -1;
+            if (child == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                for (;;) pause();
+            }
+        }
         printf("{\"result\":%d}\n", result);
         return;
     }

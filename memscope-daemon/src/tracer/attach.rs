@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use memscope_common::{DEVICE_UNKNOWN, NOWHERE, ProcessEntry};
-use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
+use memscope_ledger::event::{Backend, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{AttachResponse, AttachedProcess, RefusedProcess};
-use memscope_rpc::{AttachOptions, AttachRequest, AttachScope, Caller, Refusal};
+use memscope_rpc::{AttachRequest, AttachScope, Caller, Refusal};
 use memscope_site::{Resolved, SiteError, Why};
 use memscope_vendors::Purpose;
 
+use super::cause::Cause;
 use super::traced::AtOnce;
 use super::{TraceState, Traced, Tracer, rules};
 use crate::keeper::Command;
@@ -21,18 +22,6 @@ pub(super) enum Asked {
     /// Somebody asks for it now: what was detached before is attached again.
     Now,
     Before,
-}
-
-/// How a process came to be attached.
-pub(super) struct Cause {
-    pub(super) options: AttachOptions,
-    pub(super) rule: Option<u64>,
-    pub(super) children: bool,
-    /// Whether to attach even if no device library is mapped yet.
-    pub(super) wait: bool,
-    pub(super) generation: u32,
-    /// Coverage note about what happened before the probes were live.
-    pub(super) late: Option<CoverageNote>,
 }
 
 impl Tracer {

@@ -5,14 +5,18 @@ use std::time::Instant;
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
 use memscope_memory::Memory;
-use memscope_rpc::Refusal;
+use memscope_rpc::{Caller, Refusal};
 use memscope_vendors::VENDORS;
 
-use super::attach::{Asked, Cause};
+use super::attach::Asked;
+use super::cause::{Cause, Followed};
 use super::nvml::Look;
 use super::traced::AtOnce;
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
+
+/// Most processes that wait to be followed: as many as can be traced at a time.
+const LONGEST_QUEUE: usize = memscope_common::SLOTS as usize;
 
 impl Tracer {
     pub(super) fn told(&mut self, told: KeeperMessage) {
@@ -169,16 +173,7 @@ impl Tracer {
             generation: old.facts.generation + 1,
             late: None,
         };
-        match self.attach_one(old.caller, tgid, cause) {
-            Ok(_) => {}
-            // It has ended already, or it is somebody else's now.
-            Err(error @ Refusal::NoSuchProcess { .. }) => {
-                tracing::info!(pid = tgid, error = %error.what(), "not followed through its exec");
-            }
-            Err(error) => {
-                tracing::warn!(pid = tgid, error = %error.what(), "not followed through its exec");
-            }
-        }
+        self.follow(old.facts.uids[0], tgid, tgid, old.caller, cause);
     }
 
     fn forked(&mut self, parent: ProcessHandle, child: u32) {
@@ -193,7 +188,7 @@ impl Tracer {
             self.appeared(child);
             return;
         }
-        let caller = traced.caller.clone();
+        let (caller, uid) = (traced.caller.clone(), traced.facts.uids[0]);
         let cause = Cause {
             options: traced.options.clone(),
             rule: traced.rule,
@@ -208,9 +203,63 @@ impl Tracer {
                 ),
             }),
         };
-        if let Err(error) = self.attach_one(caller, child, cause) {
-            tracing::info!(pid = child, parent = pid, error = %error.what(), "child not attached");
+        self.follow(uid, pid, child, caller, cause);
+    }
+
+    /// Attaches what a traced process of the user led to. Where the user's processes have taken their share of the tracer's time, it waits
+    /// until nobody else wants anything.
+    fn follow(&mut self, uid: u32, from: u32, pid: u32, caller: Caller, cause: Cause) {
+        let Ok(stat) = memscope_site::process::alive(pid) else {
+            tracing::info!(pid, from, "not followed: it has ended already");
+            return;
+        };
+        let next = Followed {
+            pid,
+            start_ticks: stat.start_ticks,
+            from,
+            uid,
+            caller,
+            cause,
+        };
+        if self.shares.has_time(uid, Instant::now()) {
+            self.follow_now(next);
+        } else if self.waiting.len() < LONGEST_QUEUE {
+            self.waiting.push_back(next);
+        } else {
+            tracing::warn!(
+                pid,
+                from,
+                uid,
+                "not followed: {LONGEST_QUEUE} others wait to be attached already"
+            );
         }
+    }
+
+    /// Attaches the process that has waited longest.
+    pub(super) fn follow_one_that_waits(&mut self) {
+        if let Some(next) = self.waiting.pop_front()
+            && is_same(Some(&next.start_ticks), next.pid)
+        {
+            self.follow_now(next);
+        }
+    }
+
+    fn follow_now(&mut self, next: Followed) {
+        let Followed { pid, from, uid, .. } = next;
+        let began = Instant::now();
+        match self.attach_one(next.caller, pid, next.cause) {
+            Ok(_) => {}
+            // It has ended already, or it is somebody else's now. A child may end while it is looked at.
+            Err(error) if pid != from || matches!(error, Refusal::NoSuchProcess { .. }) => {
+                tracing::info!(pid, from, error = %error.what(), "not followed");
+            }
+            Err(error) => {
+                tracing::warn!(pid, from, error = %error.what(), "not followed");
+            }
+        }
+        let now = Instant::now();
+        self.shares
+            .took(uid, now.saturating_duration_since(began), now);
     }
 
     /// A process that is not traced has executed an image or was forked: a rule may want it. Says whether nothing else has to

@@ -6,6 +6,7 @@
 mod attach;
 mod budget;
 mod calm;
+mod cause;
 mod follow;
 mod full;
 mod keep_budget;
@@ -39,7 +40,7 @@ pub use ruling::InForce;
 pub use traced::{TraceState, Traced};
 pub use waiting::QUESTION;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -184,6 +185,8 @@ pub struct Tracer {
     /// Questions whose answers wait for readings.
     refreshing: Vec<waits::Refreshing>,
     shares: share::Shares,
+    /// Processes that wait to be followed, because their users' share of the time is used up.
+    waiting: VecDeque<cause::Followed>,
     keeping: Keeping,
     /// Beats as the thread goes on.
     pulse: Pulse,
@@ -270,6 +273,7 @@ impl Tracer {
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
                     shares: share::Shares::default(),
+                    waiting: VecDeque::new(),
                     keeping,
                     pulse,
                 };
@@ -350,7 +354,7 @@ impl Tracer {
                     let _ = reply.send(());
                     return;
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.follow_one_that_waits(),
                 Err(RecvTimeoutError::Disconnected) => {
                     self.end_everything();
                     return;
@@ -588,6 +592,7 @@ impl Tracer {
             }
         };
         self.configure();
+        self.waiting.retain(|one| !pids.contains(&one.from));
         for pid in pids {
             if let Some(ended) = self.end(pid, DaemonRecord::Detached) {
                 // Else it would be attached again within a second.

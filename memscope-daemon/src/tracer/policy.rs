@@ -10,7 +10,7 @@ use memscope_log::records::DaemonRecord;
 use memscope_rpc::{Caller, Refusal};
 
 use super::Tracer;
-use super::attach::Cause;
+use super::cause::Cause;
 use super::ruling::{InForce, Judged, Looks, Wanted};
 use crate::policy::Policy;
 

@@ -34,6 +34,7 @@ impl Tracer {
     pub(super) fn is_calm(&self) -> bool {
         let waits = !self.attaching.is_empty()
             || !self.refreshing.is_empty()
+            || !self.waiting.is_empty()
             || self.keeping.failed
             || self.traced.values().any(|one| one.reading || one.mapped);
         self.calm.is_long(Instant::now()) && !waits
@@ -41,6 +42,9 @@ impl Tracer {
 
     /// Time until the next round if no order comes.
     pub(super) fn pause(&self) -> Duration {
+        if !self.waiting.is_empty() {
+            return Duration::ZERO;
+        }
         if self.traced.is_empty() && !self.looks_for_processes() {
             return Duration::from_secs(60);
         }

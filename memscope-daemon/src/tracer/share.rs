@@ -1,6 +1,6 @@
-//! How much of the tracer's time one user's processes may take by mapping code.
+//! How much of the tracer's time one user's processes may take by mapping code, by forks and by executing programs.
 //!
-//! A process decides how often it maps code, and each time the tracer looks for functions to probe. Without a limit, one
+//! A process decides how often it maps code or has children, and each time the tracer looks for functions to probe. Without a limit, one
 //! process that does so in a loop would keep the tracer from everybody else.
 
 use std::collections::HashMap;

@@ -11,8 +11,9 @@ use memscope_ledger::event::{Level, ProcessHandle};
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::BaselineRead;
 
-use super::attach::{Cause, open_pidfd};
+use super::attach::open_pidfd;
 use super::calm::TICK;
+use super::cause::Cause;
 use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
 use super::sites::Sites;
 use super::traced::AtOnce;

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 pub const USUAL: &str = "/etc/memscope/memscoped.toml";
 /// The word for no file.
 const NO_FILE: &str = "none";
+/// Settings that also say where a daemon leaves something.
+const LEFT_BEHIND: [&str; 3] = ["state-dir", "pin-dir", "log"];
 /// Largest size of the file in bytes.
 const LARGEST: u64 = 1 << 20;
 /// Options that are no settings.
@@ -123,6 +125,10 @@ impl Settings {
             )
         };
         let mut table = table(&path)?;
+        if goes_before("cleanup") || goes_before("earlier") {
+            // These look at what a daemon has left. The rest of its settings is for a daemon that runs, and has no place beside them.
+            table.retain(|name, _| LEFT_BEHIND.contains(&name));
+        }
         let attach = table.remove("attach");
         let (words, count) = words(&path, &table, goes_before)?;
         let policy = attach.map(|attach| Policy::read(&attach)).transpose();
@@ -306,12 +312,18 @@ mod tests {
             let settings = read(line, "no TOML").unwrap();
             assert!(settings.file.is_none(), "{line:?}");
         }
-        let settings = read(&["--cleanup"], "state-dir = \"/x\"").unwrap();
-        assert_eq!(
-            settings.config.state_dir,
-            Path::new("/x"),
-            "that of the daemon whose rest is removed"
-        );
+        let running = "state-dir = \"/x\"\notlp-endpoint = \"http://127.0.0.1:4318\"\nlisten = [\"127.0.0.1:0\"]\n\
+                       tls-cert = \"a\"\ntls-key = \"b\"\ntls-client-ca = \"c\"\n[[attach]]\nuser = \"ada\"";
+        for word in ["--cleanup", "--earlier"] {
+            for file in ["state-dir = \"/x\"", running] {
+                let settings = read(&[word], file).unwrap();
+                assert_eq!(
+                    settings.config.state_dir,
+                    Path::new("/x"),
+                    "that of the daemon that left something"
+                );
+            }
+        }
         let missing = read(&["--config", "/no/such/file"], "").unwrap_err();
         assert!(
             missing.contains("/no/such/file") && missing.contains("--config none"),

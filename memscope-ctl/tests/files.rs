@@ -9,7 +9,7 @@ use memscope_rpc::fake::{self, FakeDaemon};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn names(folder: &Path) -> Vec<String> {
@@ -49,6 +49,41 @@ fn a_pickle_is_whole_or_not_there() {
     assert!(answer.err.contains("unlucky"), "{}", answer.err);
     assert_eq!(fs::read(&file).unwrap(), bytes);
     assert_eq!(names(folder.path()), ["s.pickle"]);
+}
+
+/// Of a command that is interrupted nothing stays beside the file that it was to write.
+#[test]
+fn an_interrupted_file_leaves_nothing() {
+    let server = Server::start(FakeDaemon::hanging());
+    for (words, signal) in [
+        (&["record"][..], "-INT"),
+        (&["snapshot", "4242"], "-TERM"),
+        (&["flamegraph", "4242"], "-INT"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("s.svg");
+        let words = [words, &["-o", file.to_str().unwrap()]].concat();
+        let mut child = command(&server.socket(), &words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while names(folder.path()).is_empty() {
+            assert!(child.try_wait().unwrap().is_none(), "{words:?} has ended");
+            std::thread::yield_now();
+        }
+        // It has not been waited for, so the number is still its own.
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        child.wait().unwrap();
+        assert_eq!(names(folder.path()), [""; 0], "{words:?}");
+    }
 }
 
 #[test]

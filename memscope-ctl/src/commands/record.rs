@@ -30,6 +30,8 @@ struct Recorded {
 }
 
 impl Run for Record {
+    const CLEANS_UP: bool = true;
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let mut target = Target::open(Some(&self.output))?;

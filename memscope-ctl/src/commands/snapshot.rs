@@ -43,6 +43,8 @@ impl Snapshot {
 }
 
 impl Run for Snapshot {
+    const CLEANS_UP: bool = true;
+
     fn check(&self, _: &Session) -> Result<(), Failure> {
         format::not_for_a_terminal(self.format()?, self.output.as_deref(), "--format json")
     }

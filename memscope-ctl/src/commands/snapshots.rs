@@ -50,6 +50,8 @@ pub(crate) struct Get {
 }
 
 impl Run for Snapshots {
+    const CLEANS_UP: bool = true;
+
     const NO_RECORDING: Option<(&'static str, &'static str)> = trigger::NO_RECORDING;
 
     /// The terminal is refused before anything is asked, because the file may be binary (a pickle).

@@ -43,6 +43,8 @@ pub(crate) struct Ranks {
 }
 
 impl Run for Ranks {
+    const CLEANS_UP: bool = true;
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         if session.global.as_of.is_some() {
             return Err(Failure::Usage {

@@ -47,6 +47,8 @@ impl Flamegraph {
 }
 
 impl Run for Flamegraph {
+    const CLEANS_UP: bool = true;
+
     fn check(&self, _: &Session) -> Result<(), Failure> {
         let format = self.format()?;
         if self.diff && format.tells != (Tells::Stacks { differences: true }) {

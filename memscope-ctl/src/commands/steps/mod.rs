@@ -61,6 +61,8 @@ pub(crate) struct Steps {
 }
 
 impl Run for Steps {
+    const CLEANS_UP: bool = true;
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let is_kempner = self.format == "kempner";

@@ -7,6 +7,7 @@ use crate::render::{command_line, device_of_kind, growth, totals_of};
 use crate::units::{self, bytes, grouped, maybe_bytes, moment, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
+use unicode_width::UnicodeWidthChar;
 
 /// Characters of a command line that are shown.
 const COMMAND: usize = 60;
@@ -209,7 +210,14 @@ fn notes(looks: &[Look]) -> String {
 
 /// Cuts a text to the lines and columns of the window. A wider line would wrap and take the place of another one.
 fn cut(text: &str, most: usize, columns: usize) -> String {
-    let line = |line: &str| line.chars().take(columns).collect::<String>();
+    let line = |line: &str| {
+        let mut taken = 0;
+        let fits = |letter: &char| {
+            taken += letter.width().unwrap_or(0);
+            taken <= columns
+        };
+        line.chars().take_while(fits).collect::<String>()
+    };
     let mut lines: Vec<String> = text.lines().map(line).collect();
     if lines.len() < most {
         lines.push(String::new());
@@ -232,6 +240,7 @@ mod tests {
     fn what_does_not_fit_is_counted() {
         assert_eq!(cut("a\nb\n", 3, 80), "a\nb\n");
         assert_eq!(cut("▁▂▃\nb\n", 3, 2), "▁▂\nb\n");
+        assert_eq!(cut("日本語\nb\n", 3, 5), "日本\nb\n");
         assert_eq!(
             cut("a\nb\nc\nd\n", 4, 80),
             "a\nb\n… 2 more lines: make the window larger, or name fewer processes\n"

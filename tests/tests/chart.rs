@@ -115,6 +115,24 @@ fn helm_has_nothing_to_say_against_it() {
     }
 }
 
+/// A network policy that forbids what the settings ask for would look like a fault of memscoped.
+#[test]
+fn the_network_policy_lets_pass_what_the_settings_ask_for() {
+    let policy = |settings: Value| {
+        let made = rendered(&json!({"settings": settings})).unwrap();
+        let policy = &made["rendered"]["memscope/templates/networkpolicy.yaml"];
+        policy.as_str().unwrap().to_owned()
+    };
+    let usual = policy(json!({"journal-mib": 256}));
+    assert!(usual.contains("policyTypes: [Ingress, Egress]"), "{usual}");
+    let pushes = policy(json!({"otlp-endpoint": "http://collector:4317"}));
+    assert!(pushes.contains("policyTypes: [Ingress]"), "{pushes}");
+    let listens = policy(json!({"listen": ["0.0.0.0:9465", "[::]:9466"]}));
+    for port in ["port: metrics", "port: 9465", "port: 9466"] {
+        assert!(listens.contains(port), "{listens}");
+    }
+}
+
 #[test]
 fn values_that_make_no_sense_are_refused() {
     for (values, word) in [

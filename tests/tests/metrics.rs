@@ -6,8 +6,8 @@
 use memscope_tests::limits::{Met, constant};
 use memscope_tests::nvml::Machine;
 use memscope_tests::{
-    Daemon, LONG, Program, SHORT, Torch, Value, device, eventually, get, metrics_address, number,
-    piped, root, scratch, until,
+    Daemon, LONG, Program, SHORT, Torch, Value, device, eventually, get, json, metrics_address,
+    number, piped, root, scratch, until,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -144,6 +144,47 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
         of(&all, "memscope_allocated_bytes", pid).is_none()
             && of(&all, "memscope_out_of_memory_total", pid).is_some_and(|(_, value)| value == 2.0)
     });
+}
+
+/// Behind a gap in the scrapes the counter has no value of five minutes ago. It must not count from zero then.
+#[test]
+fn a_gap_in_the_scrapes_is_no_failure() {
+    let firing = r#"ALERTS{alertname="MemscopeOutOfMemory"}"#;
+    let checks = [
+        ("1m", format!("count({firing})"), 1),
+        ("10m", format!("count({firing})"), 0),
+        // From then on until the next failure, with the gap in between.
+        ("26m", format!("count(count_over_time({firing}[18m]))"), 0),
+        ("28m", format!("count({firing})"), 1),
+        ("34m", format!("count({firing})"), 0),
+    ];
+    let checks = checks.map(|(at, expr, value)| {
+        json!({"eval_time": at, "expr": format!("{expr} or vector(0)"), "exp_samples": [{"labels": "{}", "value": value}]})
+    });
+    let rules = root().join("deploy/prometheus/memscope.rules.yml");
+    let series = r#"memscope_out_of_memory_total{instance="n",program="p",pid="1",device="0"}"#;
+    let test = json!({
+        "rule_files": [rules],
+        "evaluation_interval": "15s",
+        "tests": [{
+            "interval": "15s",
+            "input_series": [{"series": series, "values": "3x40 stale _x4 3x60 4x40"}],
+            "promql_expr_test": checks,
+        }],
+    });
+    let folder = scratch();
+    let file = folder.path().join("rules.yml");
+    // JSON is YAML.
+    std::fs::write(&file, test.to_string()).unwrap();
+    let mut promtool = Command::new("promtool");
+    let said = promtool
+        .args(["test", "rules"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr);
+    let said_all = format!("{}{errors}", String::from_utf8_lossy(&said.stdout));
+    assert!(said.status.success(), "{said_all}");
 }
 
 #[test]

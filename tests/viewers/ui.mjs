@@ -138,6 +138,14 @@ const CHECKS = {
         `[...document.querySelectorAll("details.alternative tr")].some((row) => row.textContent.includes("${time}") && row.textContent.includes("failed"))`,
       );
     }
+    for (const { line } of expected.leaks.lines.filter((one) => one.verdict === "growing" && !one.beside)) {
+      const where = JSON.stringify(`grows from here: ${line.file}:${line.line}`);
+      await until(
+        page,
+        where,
+        `[...document.querySelectorAll("details.alternative tr")].some((row) => row.textContent.includes(${where}))`,
+      );
+    }
     const all = await page.run(fact("window"));
     await page.run(`{ document.querySelector(".chart").focus(); true }`);
     await page.key("+");

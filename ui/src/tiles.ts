@@ -71,19 +71,24 @@ export class Tiles<T> {
     return tile.knownTo < end && end - tile.knownTo > slack;
   }
 
-  /** The best that is there for a window: for each tile that it needs the tile itself, or the finest one around it. */
+  /**
+   * The best that is there for a window: for each tile that it needs the tile itself, or the finest one around it. What a tile did not know
+   * yet is taken from the next one that does.
+   */
   best(from: number, to: number): { tile: Tile<T>; from: number; to: number }[] {
     const { level, first, last } = needed(from, to);
     const found: { tile: Tile<T>; from: number; to: number }[] = [];
     for (let index = first; index <= last; index++) {
       const [begin, end] = bounds(level, index);
-      for (let up = level; up <= COARSEST; up++) {
+      let known = begin;
+      for (let up = level; up <= COARSEST && known < end; up++) {
         const tile = this.get(up, Math.floor(begin / 2 ** up));
-        if (!tile) continue;
+        if (!tile || tile.knownTo <= known) continue;
+        const to = Math.min(end, tile.knownTo);
         const before = found.at(-1);
-        if (before && before.tile === tile) before.to = end;
-        else found.push({ tile, from: begin, to: end });
-        break;
+        if (before && before.tile === tile) before.to = to;
+        else found.push({ tile, from: known, to });
+        known = to;
       }
     }
     return found;

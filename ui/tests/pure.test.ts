@@ -128,6 +128,19 @@ test("what is there is shown until the finer answer comes", () => {
   );
 });
 
+test("what a tile did not know yet comes from one that does", () => {
+  const tiles = new Tiles<string>(10);
+  tiles.put({ level: 30, index: 0, knownTo: 1000, content: "old" });
+  tiles.put({ level: 31, index: 0, knownTo: 2 ** 30 + 5, content: "new" });
+  assert.deepEqual(
+    tiles.best(0, 2 ** 30).map(({ tile, from, to }) => [tile.content, from, to]),
+    [
+      ["old", 0, 1000],
+      ["new", 1000, 2 ** 30 + 5],
+    ],
+  );
+});
+
 test("tiles that end in the present are asked for again, others never", () => {
   const tiles = new Tiles<string>(10);
   tiles.put({ level: 20, index: 0, knownTo: 2 ** 19, content: "" });

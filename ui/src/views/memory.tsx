@@ -8,7 +8,7 @@ import * as map from "../blockmap.ts";
 import { type Columns, type Picture, pictured } from "../columns.ts";
 import { asMoment } from "../hash.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
-import { fresh, go, list, pid, said, systemIsDark, unreadable, view, node as nodeOf } from "../state.ts";
+import { fresh, go, list, pid, said, selected, systemIsDark, unreadable, view, node as nodeOf } from "../state.ts";
 import type { HoldersAnswer, OwnersAnswer, StepsAnswer } from "../types.ts";
 import { address, bytes, clock, grouped, moment, nanoseconds } from "../units.ts";
 import { Fact, NAMES, slow } from "./now.tsx";
@@ -118,7 +118,7 @@ function Moments({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const { at } = view.value;
   const told = list.value;
-  const process = told?.processes.find((one) => one.pid === id);
+  const process = selected.value;
   const steps = useAnswer<StepsAnswer>(`${id} ${node}`, 0, (signal) =>
     ask("Steps", { pid: id, limit: 1 }, node, signal),
   );
@@ -626,7 +626,7 @@ function Life({ id, picture, block }: { id: number; picture: Picture; block: num
   const where = picture.addressOf(block);
   const handedOut = picture.blocks.state[block] === 1;
   const holders = useAnswer<HoldersAnswer>(
-    `${id} ${node} ${where}`,
+    `${id} ${node} ${where} ${picture.since[block]} ${handedOut}`,
     0,
     handedOut && at === null && !unreadable.value
       ? (signal) => ask("Holders", { pid: id, addresses: [where], limit: 5 }, node, signal)

@@ -241,7 +241,10 @@ function Course({ id }: { id: number }): JSX.Element {
   const pool = useAnswer<PoolAnswer>(`${id} ${node}`, heardOf(id, node, "oom").length, (signal) =>
     ask("Pool", { pid: id }, node, signal),
   );
-  const signs = signsOf(id, node, marks.value.answer, pool.value.answer);
+  const signs = [
+    ...signsOf(id, node, marks.value.answer, pool.value.answer),
+    ...beginnings(leaks.value.answer, steps.value.answer),
+  ];
   const move = (next: [number, number] | null, replace = true) => {
     if (!next || !all || next[1] - next[0] >= all[1] - all[0]) go({ from: null, to: null }, replace);
     else go({ from: next[0], to: next[1] }, replace);
@@ -486,6 +489,25 @@ function signsOf(id: number, node: string | null, marks: MarksAnswer | null, poo
     });
   }
   return signs;
+}
+
+/** Where lines began to grow that still do: at their first step, and without steps at their oldest block. A recording has no other findings. */
+function beginnings(leaks: LeaksAnswer | null, steps: StepsAnswer | null): Sign[] {
+  const growing = (leaks?.lines ?? []).filter((one) => one.verdict === "growing" && !one.beside);
+  return growing.map((one) => {
+    const first = one.first_step == null ? null : Number(one.first_step);
+    const step = (steps?.rows ?? []).find(
+      (row) => first !== null && Number(row.step) - Number(row.steps) < first && first <= Number(row.step),
+    );
+    const oldest = Number(leaks?.as_of_boot_ns) - Number(one.oldest_age_ns);
+    const where = one.line ? `${one.line.file}:${one.line.line}` : `blocks of ${bytes(one.largest_bytes)}`;
+    return {
+      boot: step ? Number(step.from_boot_ns) : oldest,
+      kind: "finding",
+      text: `grows from here: ${where}`,
+      device: one.device ?? undefined,
+    };
+  });
 }
 
 /** The same course in fewer intervals, as many as a table can have. */

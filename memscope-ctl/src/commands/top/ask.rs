@@ -21,8 +21,8 @@ pub(super) enum Ask {
     Held(u32),
     /// What its memory is for; with a moment, nanoseconds since 1970, at that moment.
     Owners(u32, Option<u64>),
-    /// Why the block at an address is for what it is.
-    Why(u32, u64),
+    /// Why the block at an address is for what it is; with a moment, at that moment.
+    Why(u32, u64, Option<u64>),
     /// Whose memory it is, by line: the program's own, or any.
     Lines {
         pid: u32,

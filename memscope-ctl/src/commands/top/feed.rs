@@ -146,10 +146,11 @@ impl Asking<'_> {
                 };
                 Answer::Owners(owners(client, question).await?)
             }
-            Ask::Why(pid, address) => {
+            Ask::Why(pid, address, at) => {
                 let question = v1::OwnersRequest {
                     pid: *pid,
                     addresses: vec![*address],
+                    at: self.moment(*at),
                     ..v1::OwnersRequest::default()
                 };
                 Answer::Owners(owners(client, question).await?)

@@ -289,7 +289,10 @@ impl Model {
     /// The answer that is shown for a question.
     fn answer(&self, ask: &Ask) -> Option<&Answer> {
         let is_of_moment = match ask {
-            Ask::Owners(_, at) | Ask::Stacks(_, at) | Ask::Lines { at, .. } => at.is_some(),
+            Ask::Owners(_, at)
+            | Ask::Why(_, _, at)
+            | Ask::Stacks(_, at)
+            | Ask::Lines { at, .. } => at.is_some(),
             _ => false,
         };
         let answers = match &self.pause {
@@ -435,7 +438,7 @@ impl Model {
                 Some(Answer::Owners(answer)) => {
                     let why = self
                         .address_of(answer, key)
-                        .map(|address| Ask::Why(pid, address));
+                        .map(|address| Ask::Why(pid, address, self.at()));
                     let explained = match why.as_ref().and_then(|why| self.answer(why)) {
                         Some(Answer::Owners(explained)) => Ok(explained),
                         _ => Err(why.map_or_else(String::new, |why| self.missing(&why))),
@@ -1077,7 +1080,7 @@ impl Model {
                 if let Some(Answer::Owners(answer)) = self.answer(&owners)
                     && let Some(address) = self.address_of(answer, key)
                 {
-                    wants.push((Ask::Why(pid, address), Some(slowly)));
+                    wants.push((Ask::Why(pid, address, at), unless_past(slowly)));
                 }
                 wants.push((owners, unless_past(slowly)));
             }

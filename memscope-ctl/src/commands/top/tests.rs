@@ -239,7 +239,7 @@ fn answer(ask: &Ask, pids: &[(u32, u64)], refuse: bool) -> Answer {
             ..v1::FluctuationResponse::default()
         }),
         Ask::Verdict(pid) | Ask::Leaks(pid) | Ask::Held(pid) => leaks(*pid),
-        Ask::Owners(pid, _) | Ask::Why(pid, _) => Answer::Owners(v1::OwnersResponse {
+        Ask::Owners(pid, _) | Ask::Why(pid, _, _) => Answer::Owners(v1::OwnersResponse {
             pid: *pid,
             as_of: START,
             owners: vec![v1::Owner {
@@ -448,7 +448,23 @@ fn a_pause_freezes_what_is_shown_and_looks_back() {
         _ => None,
     });
     assert_eq!(asked, Some(now(3_000).unix_ns), "{due:?}");
-    press(&mut model, "((((((", now(9_600));
+    // Why a block was for what it was is of that moment as well.
+    press(&mut model, "3", now(9_600));
+    settle(&mut model, &TWO, now(9_600));
+    press(&mut model, "\n", now(9_600));
+    let due = model.due(now(9_600));
+    let asked = due.iter().find_map(|ask| match ask {
+        Ask::Why(_, _, at) => *at,
+        _ => None,
+    });
+    assert_eq!(asked, Some(now(3_000).unix_ns), "{due:?}");
+    for ask in due {
+        let answer = answer(&ask, &TWO, false);
+        model.heard(Heard::Answer(ask, Box::new(answer)), now(9_600));
+    }
+    let text = screen(&mut model, 80, 24, now(9_600));
+    assert!(!text.contains("Waiting"), "{text}");
+    press(&mut model, "\u{1b}((((((", now(9_600));
     let text = screen(&mut model, 80, 24, now(9_600));
     assert!(text.contains("39 s ago"), "{text}");
     press(&mut model, " ", now(9_700));

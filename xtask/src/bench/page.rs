@@ -1,5 +1,6 @@
 //! The page: tables of what was measured, as text for people and as JSON for programs.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
@@ -220,18 +221,25 @@ impl Page {
              is not yours. `cargo xtask bench --only PART --write` measures a part again, and `--against COMMIT` measures the programs of another\n\
              commit beside these.\n"
             .to_owned();
-        let machines = self.sections.iter().filter_map(|one| one.run.as_ref());
-        let mut machines: Vec<&str> = machines.map(|run| run.machine.as_str()).collect();
-        machines.dedup();
-        for machine in machines {
+        let runs = || self.sections.iter().filter_map(|one| one.run.as_ref());
+        let machines: BTreeSet<&str> = runs().map(|run| run.machine.as_str()).collect();
+        let is_one = machines.len() == 1;
+        for machine in &machines {
             let _ = write!(text, "\nThe machine: {machine}.\n");
+        }
+        if machines.len() > 1 {
+            text.push_str("\nBeneath each part stands which of these it was measured on; their times cannot be compared.\n");
         }
         text.push_str(first);
         for section in &self.sections {
-            let run = section.run.as_ref().map(Run::words).unwrap_or_default();
+            let run = section.run.as_ref();
+            let mut run_words = run.map(Run::words).unwrap_or_default();
+            if let Some(run) = run.filter(|_| !is_one) {
+                let _ = write!(run_words, " Machine: {}.", run.machine);
+            }
             let _ = write!(
                 text,
-                "\n{}\n`cargo xtask bench --only {}`. {run}\n",
+                "\n{}\n`cargo xtask bench --only {}`. {run_words}\n",
                 section.markdown(),
                 section.name,
             );

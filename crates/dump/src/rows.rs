@@ -17,17 +17,22 @@ use crate::attr::Attr;
 use crate::events::SYSTEM_MARK;
 use crate::row::{Device, Row};
 use memscope_ledger::event::{
-    Body, Call, CallOp, Event, HalSpace, HeldPart, Launch, Mark, MarkKind, PoolTrace, TraceAction,
-    Vendor,
+    Body, Call, CallOp, Event, HalSpace, HeldPart, Launch, Level, Mark, MarkKind, PoolTrace,
+    TraceAction, Vendor,
 };
-use scene::{Block, Half, Scene, SceneProcess, Sums, attr_of, begun, device};
+use scene::{Block, Half, Reading, Scene, SceneProcess, Sums, attr_of, begun, device};
+use std::collections::HashSet;
 
 /// Most launches of one event that become rows. An event has the value of a counter; if the counter was read seldom,
 /// there are more, and those are counted as left out.
 const MOST_LAUNCHES: u64 = 1000;
 
-/// Most frees of unknown blocks that are remembered for later readings.
-const MOST_ORPHANS: usize = 1 << 16;
+/// For how long a free is remembered at least, in nanoseconds. A reading comes after the moment that it describes, for
+/// a large pool seconds after it.
+const FREES_KEPT_NS: u64 = 60_000_000_000;
+
+/// With fewer remembered frees than these, old ones stay.
+const FREES_KEPT: usize = 1 << 16;
 
 impl Rows {
     /// Begins without any events.
@@ -99,6 +104,7 @@ impl Scene<'_> {
             Body::Attached(facts) => {
                 process.pid = (facts.pid > 0).then_some(facts.pid);
                 process.pools.from_start = facts.from_start;
+                process.is_read = facts.level == Some(Level::Read);
                 let row = self.row(process, "SYSTEM", "START_TRACE");
                 (self.tell)(row);
             }
@@ -197,13 +203,14 @@ impl Scene<'_> {
     ) -> Row {
         let place = (ordinal, ptr);
         let allocation = if frees {
-            let gone = process.live.remove(&place);
-            if gone.is_none() {
-                if process.orphans.len() >= MOST_ORPHANS {
-                    process.orphans.clear();
-                }
-                process.orphans.insert(place, self.event.time_ns);
+            let now_ns = self.event.time_ns;
+            process.freed.insert(place, now_ns);
+            if process.freed.len() >= process.prune_at {
+                let is_new = |at_ns: u64| now_ns.saturating_sub(at_ns) <= FREES_KEPT_NS;
+                process.freed.retain(|_, at_ns| is_new(*at_ns));
+                process.prune_at = FREES_KEPT.max(2 * process.freed.len());
             }
+            let gone = process.live.remove(&place);
             gone.map(|block| block.allocation)
         } else {
             let block = self.came(size, Some(ordinal));
@@ -422,36 +429,86 @@ impl Scene<'_> {
         (self.tell)(row);
     }
 
-    /// Writes rows for the blocks of a reading whose allocation was not seen.
+    /// Writes rows for the blocks of a reading whose allocation was not seen, and, where only readings tell of blocks, for
+    /// those that are gone.
     fn held(&mut self, process: &mut SceneProcess, part: &HeldPart) {
         let sums = process.sums.entry(Some(part.device)).or_default();
         sums.allocated.get_or_insert(part.total_allocated);
         sums.reserved.get_or_insert(part.total_reserved);
-        let at_ns = self.rows.unix_ns(part.at_ns);
         for segment in &part.segments {
             for &(addr, size, _, pending) in &segment.blocks {
                 let place = (part.device, addr);
-                let went = process.orphans.get(&place);
-                if pending
-                    || process.live.contains_key(&place)
-                    || went.is_some_and(|went| *went >= part.at_ns)
-                {
+                let went = process.freed.get(&place);
+                if pending || went.is_some_and(|went| *went >= part.at_ns) {
                     continue;
                 }
-                let row = self.block(process, part.device, addr, size, false);
-                let sums = Sums {
-                    allocated: Some(part.total_allocated),
-                    reserved: Some(part.total_reserved),
-                    ..Sums::default()
-                };
-                let attr = attr_of(&row, size, sums).with("shadow", "true");
-                (self.tell)(Row {
-                    attr,
-                    timestamp: at_ns,
-                    ..row
-                });
+                match process.live.get(&place) {
+                    Some(block) if process.is_read && block.size != size => {
+                        self.gone(process, part, addr);
+                    }
+                    Some(_) => continue,
+                    None => {}
+                }
+                let mut row = self.block(process, part.device, addr, size, false);
+                row.attr = attr_of(&row, size, sums_of(part)).with("shadow", "true");
+                row.timestamp = self.rows.unix_ns(part.at_ns);
+                (self.tell)(row);
             }
         }
+        if process.is_read {
+            self.lacking(process, part);
+        }
+    }
+
+    /// Writes the frees of the blocks that a reading no longer has, when its last part has come.
+    fn lacking(&mut self, process: &mut SceneProcess, part: &HeldPart) {
+        let begun = process.readings.remove(&part.device);
+        let mut reading = match begun {
+            _ if part.part == 0 => Reading {
+                at_ns: part.at_ns,
+                next: 0,
+                blocks: HashSet::new(),
+            },
+            Some(begun) if (begun.at_ns, begun.next) == (part.at_ns, part.part) => begun,
+            _ => return,
+        };
+        let blocks = part.segments.iter().flat_map(|segment| &segment.blocks);
+        let held = blocks.filter(|(_, _, _, pending)| !pending);
+        reading.blocks.extend(held.map(|(addr, ..)| addr));
+        reading.next += 1;
+        if reading.next < part.parts {
+            process.readings.insert(part.device, reading);
+            return;
+        }
+        let live = process.live.keys();
+        let lacks =
+            |(device, addr): &&(i32, u64)| *device == part.device && !reading.blocks.contains(addr);
+        let mut gone: Vec<u64> = live.filter(lacks).map(|(_, addr)| *addr).collect();
+        gone.sort_unstable();
+        for addr in gone {
+            self.gone(process, part, addr);
+        }
+    }
+
+    /// Writes the free of a block that a reading does not have any more. When it was freed is not known; by then it was.
+    fn gone(&mut self, process: &mut SceneProcess, part: &HeldPart, addr: u64) {
+        let place = (part.device, addr);
+        let size = process.live.get(&place).map_or(0, |block| block.size);
+        let mut row = self.block(process, part.device, addr, size, true);
+        // The next reading may have another block there, and be of a moment before this one came.
+        process.freed.remove(&place);
+        row.attr = attr_of(&row, size, sums_of(part));
+        row.timestamp = self.rows.unix_ns(part.at_ns);
+        (self.tell)(row);
+    }
+}
+
+/// The sums that a reading tells.
+fn sums_of(part: &HeldPart) -> Sums {
+    Sums {
+        allocated: Some(part.total_allocated),
+        reserved: Some(part.total_reserved),
+        ..Sums::default()
     }
 }
 

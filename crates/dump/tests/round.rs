@@ -5,7 +5,7 @@ use memscope_dump::events::import;
 use memscope_dump::rows::Rows;
 use memscope_dump::{Attr, Device, Reader, Row};
 use memscope_ledger::event::{
-    Body, Call, CallOp, Event, EventId, HeldPart, HeldSegment, Layer, PoolReport, PoolTrace,
+    Body, Call, CallOp, Event, EventId, HeldPart, HeldSegment, Layer, Level, PoolReport, PoolTrace,
     ProcessFacts, ProcessHandle, StackRef, TraceAction, Vendor,
 };
 use proptest::prelude::*;
@@ -360,4 +360,112 @@ fn what_was_there_before_is_shadow() {
             "FREE HAL {allocation_id:1,addr:0x0000000000009000,size:2048,used:0}",
         ]
     );
+}
+
+/// One part of a reading of device 0: addresses and sizes of blocks.
+fn reading(at_ns: u64, (part, parts): (u32, u32), blocks: &[(u64, u64)]) -> Body {
+    Body::Held(Box::new(HeldPart {
+        at_ns,
+        part,
+        parts,
+        total_allocated: 1024,
+        total_reserved: 4096,
+        segments: vec![HeldSegment {
+            blocks: blocks
+                .iter()
+                .map(|(addr, size)| (*addr, *size, *size, false))
+                .collect(),
+            ..HeldSegment::default()
+        }],
+        ..HeldPart::default()
+    }))
+}
+
+/// Each row in short: what it is, of which allocation, and whether it is told by a reading.
+fn short(rows: &[String]) -> Vec<String> {
+    let shadow = |row: &String| row.contains("shadow:true");
+    rows.iter()
+        .map(|row| {
+            let begin = row.split(",used").next().unwrap();
+            format!("{begin}{}", if shadow(row) { " shadow" } else { "" })
+        })
+        .collect()
+}
+
+#[test]
+fn a_late_reading_brings_no_freed_block_back() {
+    // The events are at 2, 3, 4 and 5 microseconds; what is read was there between the third and the fourth.
+    let rows = pool_rows(vec![
+        report(16, 512, 512),
+        report(32, 512, 1024),
+        report(16, -512, 512),
+        reading(3_500, (0, 1), &[(16, 512), (32, 512)]),
+    ]);
+    assert_eq!(
+        short(&rows),
+        [
+            "MALLOC PTA {allocation_id:1,addr:0x0000000000000010,size:512",
+            "MALLOC PTA {allocation_id:2,addr:0x0000000000000020,size:512",
+            "FREE PTA {allocation_id:1,addr:0x0000000000000010,size:512",
+        ]
+    );
+    // A later reading has another block there, whose allocation was lost.
+    let rows = pool_rows(vec![
+        report(16, 512, 512),
+        report(16, -512, 0),
+        reading(3_500, (0, 1), &[(16, 512)]),
+    ]);
+    assert_eq!(
+        short(&rows)[2..],
+        ["MALLOC PTA {allocation_id:2,addr:0x0000000000000010,size:512 shadow"]
+    );
+}
+
+#[test]
+fn what_the_next_reading_lacks_is_freed_where_only_readings_tell() {
+    let of_level = |level| {
+        let mut events = events(
+            [
+                reading(1_500, (0, 1), &[(16, 512), (32, 512), (48, 512)]),
+                // It is not complete, so it says nothing of what it lacks.
+                reading(2_500, (0, 2), &[(16, 512)]),
+                reading(3_500, (0, 2), &[(16, 512)]),
+                reading(3_500, (1, 2), &[(48, 1024)]),
+                reading(4_500, (0, 1), &[(32, 512), (48, 1024)]),
+            ]
+            .map(|body| (StackRef::NotTaken, body))
+            .into(),
+        );
+        if let Body::Attached(facts) = &mut events[0].body {
+            facts.level = Some(level);
+        }
+        let rows = rows(&events);
+        let rows = rows.iter().filter(|row| row.event_type == "PTA");
+        rows.map(|row| {
+            let (id, size) = (row.attr.get("allocation_id"), row.size());
+            format!(
+                "{} {} {} at {}",
+                row.event,
+                id.unwrap_or_default(),
+                size.unwrap_or_default(),
+                row.timestamp
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    let first = [
+        "MALLOC 1 512 at 1500",
+        "MALLOC 2 512 at 1500",
+        "MALLOC 3 512 at 1500",
+    ];
+    let expected = [
+        "FREE 3 512 at 3500",
+        "MALLOC 4 1024 at 3500",
+        "FREE 2 512 at 3500",
+        "MALLOC 5 512 at 4500",
+        "FREE 1 512 at 4500",
+    ];
+    assert_eq!(of_level(Level::Read), [&first[..], &expected].concat());
+    // With probes each free has its own event.
+    assert_eq!(of_level(Level::Blocks), first);
 }

@@ -71,15 +71,29 @@ pub(super) struct Touching {
     pub(super) told: HashSet<(u64, bool)>,
 }
 
+/// The blocks of a reading, as far as its parts have come.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) at_ns: u64,
+    /// Number of the part that must come next.
+    pub(super) next: u32,
+    pub(super) blocks: HashSet<u64>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct SceneProcess {
     pub(super) pid: Option<u32>,
     pub(super) live: HashMap<BlockPlace, Block>,
     /// Memory handed out by the driver, by address or handle and not by device, because a free may name no device.
     pub(super) driver: HashMap<u64, Block>,
-    /// Times of frees of blocks that were not known. A reading that was made before such a free must not bring the
-    /// block back.
-    pub(super) orphans: HashMap<BlockPlace, u64>,
+    /// Times of the last frees. A reading that was made before such a free must not bring the block back.
+    pub(super) freed: HashMap<BlockPlace, u64>,
+    /// At how many of them the old ones are left out.
+    pub(super) prune_at: usize,
+    /// There is no probe in the process: only readings tell of its blocks.
+    pub(super) is_read: bool,
+    /// Readings of which not all parts have come yet, by device. They are kept only where nothing else tells of blocks.
+    pub(super) readings: HashMap<i32, Reading>,
     pub(super) sums: BTreeMap<Option<i32>, Sums>,
     pub(super) halves: HashMap<u32, Half>,
     pub(super) launches: u64,

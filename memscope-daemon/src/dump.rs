@@ -134,7 +134,7 @@ pub fn dump(
             let is_new =
                 |one: &ProcessSummary| back.as_ref().is_none_or(|back| back.contains(&one.handle));
             for process in processes.filter(is_new) {
-                rows.apply(&attached(&process), &text, &mut write);
+                rows.apply_late(&attached(&process), &text, &mut write);
             }
         }
         Heard::Event(event) => {

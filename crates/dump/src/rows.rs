@@ -76,6 +76,14 @@ impl Rows {
         self.processes.insert(event.process, process);
     }
 
+    /// Takes the attach of a process whose events up to here are missing: how many launches there were is not known.
+    pub fn apply_late(&mut self, attached: &Event, stacks: &Stacks<'_>, tell: &mut dyn FnMut(Row)) {
+        self.apply(attached, stacks, tell);
+        if let Some(process) = self.processes.get_mut(&attached.process) {
+            process.launches = None;
+        }
+    }
+
     /// Calls `tell` with the rows that still wait for an event, in the order of their IDs.
     pub fn finish(mut self, tell: &mut dyn FnMut(Row)) {
         let halves = self.processes.values_mut().flat_map(|p| p.halves.drain());
@@ -105,6 +113,7 @@ impl Scene<'_> {
                 process.pid = (facts.pid > 0).then_some(facts.pid);
                 process.pools.from_start = facts.from_start;
                 process.is_read = facts.level == Some(Level::Read);
+                process.launches = Some(0);
                 let row = self.row(process, "SYSTEM", "START_TRACE");
                 (self.tell)(row);
             }
@@ -383,8 +392,11 @@ impl Scene<'_> {
     }
 
     fn launches(&mut self, process: &mut SceneProcess, count: u64) {
-        let news = count.saturating_sub(process.launches);
-        process.launches = count;
+        // The first count of a process whose beginning is missing tells only where counting goes on.
+        let Some(before) = process.launches.replace(count) else {
+            return;
+        };
+        let news = count.saturating_sub(before);
         self.rows.left_out += news.saturating_sub(MOST_LAUNCHES);
         for _ in 0..news.min(MOST_LAUNCHES) {
             self.tell_launch(process, None);
@@ -393,7 +405,7 @@ impl Scene<'_> {
 
     /// A launch that is told. Those that were lost are counted all the same, and get their rows with the next count.
     fn launch(&mut self, process: &mut SceneProcess, launch: &Launch) {
-        process.launches += 1;
+        process.launches = process.launches.map(|count| count.saturating_add(1));
         let name = launch.kernel.as_ref().unwrap_or(&launch.function);
         self.tell_launch(process, Some(name.to_string()));
     }

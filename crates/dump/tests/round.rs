@@ -362,6 +362,27 @@ fn what_was_there_before_is_shadow() {
     );
 }
 
+#[test]
+fn launches_before_the_recording_begins_are_no_rows() {
+    let counted =
+        [5_000_000, 5_000_002].map(|count| (StackRef::NotTaken, Body::Launches { count }));
+    let events = events(counted.into());
+    let launches = |is_late: bool| {
+        let (mut fold, mut told) = (Rows::new(), Vec::new());
+        for (place, event) in events.iter().enumerate() {
+            match is_late && place == 0 {
+                true => fold.apply_late(event, &|_, _| None, &mut |row| told.push(row)),
+                false => fold.apply(event, &|_, _| None, &mut |row| told.push(row)),
+            }
+        }
+        told.retain(|row| row.event == "KERNEL_LAUNCH");
+        (told.len(), fold.left_out())
+    };
+    assert_eq!(launches(true), (2, 0));
+    // A process whose attach is in the recording has made them all since then.
+    assert_eq!(launches(false), (1002, 4_999_000));
+}
+
 /// One part of a reading of device 0: addresses and sizes of blocks.
 fn reading(at_ns: u64, (part, parts): (u32, u32), blocks: &[(u64, u64)]) -> Body {
     Body::Held(Box::new(HeldPart {

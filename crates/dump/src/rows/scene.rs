@@ -96,7 +96,8 @@ pub(super) struct SceneProcess {
     pub(super) readings: HashMap<i32, Reading>,
     pub(super) sums: BTreeMap<Option<i32>, Sums>,
     pub(super) halves: HashMap<u32, Half>,
-    pub(super) launches: u64,
+    /// Number of launches so far; `None`: not known, because the recording begins later.
+    pub(super) launches: Option<u64>,
     /// What the operator that each thread is in has touched.
     pub(super) operators: HashMap<u32, Touching>,
     pub(super) pools: Pools,

@@ -12,6 +12,7 @@ use foldhash::{HashMap, HashMapExt};
 use memscope_common::{KIND_DAEMON_FIRST, KIND_KERNEL, KernelRecord, RECORD_VERSION};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How a process became known to this decoder.
@@ -21,6 +22,29 @@ enum KnownSince {
     First,
     /// By a repeated record in a preamble. The number is that of the last record before the preamble.
     Repeated(u64),
+}
+
+/// Numbers of processes that have ended, as ranges: from the first to the last number. A daemon counts the processes
+/// that it attaches to, so the ranges grow together, and there are few of them however many processes there were.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Ended(BTreeMap<u32, u32>);
+
+impl Ended {
+    fn contains(&self, process: u32) -> bool {
+        let before = self.0.range(..=process).next_back();
+        before.is_some_and(|(_, last)| process <= *last)
+    }
+
+    fn insert(&mut self, process: u32) {
+        if self.contains(process) {
+            return;
+        }
+        let before = self.0.range(..process).next_back();
+        let joins = before.filter(|(_, last)| last.checked_add(1) == Some(process));
+        let first = joins.map_or(process, |(first, _)| *first);
+        let after = process.checked_add(1).and_then(|next| self.0.remove(&next));
+        self.0.insert(first, after.unwrap_or(process));
+    }
 }
 
 /// Decodes the records of one journal, in order.
@@ -33,6 +57,7 @@ pub struct Decoder {
     /// Number of the last record that had a number.
     sequence: u64,
     sites: HashMap<u32, Site>,
+    /// Processes that have not ended, as far as their attach has been seen.
     known: HashMap<u32, KnownSince>,
     /// The visible devices of processes that see only some of Ascend's devices.
     visible: HashMap<u32, Visible>,
@@ -44,6 +69,9 @@ pub struct Decoder {
     /// Names of kernels, by process. Checkpoints of earlier versions have none.
     #[serde(default)]
     kernels: HashMap<u32, Kernels>,
+    /// Processes that have ended. Checkpoints of earlier versions have none: there, they are among the known ones.
+    #[serde(default)]
+    ended: Ended,
 }
 
 impl Decoder {
@@ -58,6 +86,7 @@ impl Decoder {
             all_visible: Visible::default(),
             came: HashMap::new(),
             kernels: HashMap::new(),
+            ended: Ended::default(),
         }
     }
 
@@ -100,7 +129,12 @@ impl Decoder {
             self.sequence = self.sequence.saturating_add(1);
         }
         if header.kind < KIND_DAEMON_FIRST && header.process != 0 && header.sequence != 0 {
-            *self.came.entry(header.process).or_default() += 1;
+            if let Some(came) = self.came.get_mut(&header.process) {
+                *came += 1;
+            } else if !self.has_ended(header.process) {
+                // A record may be read after the end of its process was told. Then nothing would take this away again.
+                self.came.insert(header.process, 1);
+            }
         }
         match self.understand(header, record) {
             Ok(Said::Event(body)) => Outcome::Decoded(Event {
@@ -145,8 +179,10 @@ impl Decoder {
         }
         if header.kind == KIND_KERNEL && header.process != 0 {
             let named = bytes::read::<KernelRecord>(header, record)?;
-            let kernels = self.kernels.entry(header.process).or_default();
-            kernels.named(&named);
+            if !self.has_ended(header.process) {
+                let kernels = self.kernels.entry(header.process).or_default();
+                kernels.named(&named);
+            }
             return Ok(Said::Notice(What::KernelNamed));
         }
         if header.kind < KIND_DAEMON_FIRST {
@@ -219,15 +255,23 @@ impl Decoder {
     fn ends(&mut self, header: &Header, body: Body) -> Body {
         self.came.remove(&header.process);
         self.kernels.remove(&header.process);
+        self.visible.remove(&header.process);
+        self.known.remove(&header.process);
+        self.ended.insert(header.process);
         body
     }
 
+    fn has_ended(&self, process: u32) -> bool {
+        self.ended.contains(process) && !self.known.contains_key(&process)
+    }
+
     /// A repeated record is news only about a process that was not known before the preamble. Otherwise its original
-    /// was already applied, and later records as well.
+    /// was already applied, and later records as well. That holds after the end of a process, too: the preambles of an
+    /// imported recording have all of its processes.
     fn is_news(&self, header: &Header) -> bool {
         !header.is_repeated()
             || match self.known.get(&header.process) {
-                None => true,
+                None => !self.ended.contains(header.process),
                 Some(KnownSince::First) => false,
                 Some(KnownSince::Repeated(at)) => *at == self.sequence,
             }

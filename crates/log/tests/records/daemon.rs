@@ -1,7 +1,7 @@
 //! The daemon's own records, and the repeated ones at the start of a segment.
 
-use crate::common::{site, stamp};
-use memscope_common::RecordHeader;
+use crate::common::{as_bytes, header, site, stamp};
+use memscope_common::{KERNEL_NAME, KIND_KERNEL, KernelRecord, RecordHeader};
 use memscope_ledger::event::*;
 use memscope_log::records::*;
 use proptest::prelude::*;
@@ -190,6 +190,78 @@ fn a_preamble_is_all_there_is_for_who_begins_there() {
             Outcome::Skipped(Skipped::Repeated)
         ));
     }
+}
+
+/// The name of a kernel, as a program sends it.
+fn kernel_named(process: u32) -> KernelRecord {
+    KernelRecord {
+        header: RecordHeader {
+            process,
+            ..header::<KernelRecord>(KIND_KERNEL)
+        },
+        handle: 7,
+        name_len: 4,
+        reserved: 0,
+        name: [b'k'; KERNEL_NAME],
+    }
+}
+
+/// Every checkpoint has the decoder in it.
+#[test]
+fn processes_that_ended_take_no_room() {
+    let mut decoder = Decoder::new(1);
+    let visible = (
+        Vendor::Ascend.facts().visible_devices.to_owned(),
+        "3,1".to_owned(),
+    );
+    for process in 1..=10_000 {
+        let facts = ProcessFacts {
+            environment: vec![visible.clone()],
+            ..facts(process)
+        };
+        let attached = DaemonRecord::Attached(Box::new(facts));
+        let end = match process % 3 {
+            0 => DaemonRecord::Exited,
+            1 => DaemonRecord::Detached,
+            _ => DaemonRecord::Replaced,
+        };
+        // The end is told by the daemon, and a record that the program sent before it may be read after it.
+        for record in [
+            &attached.encode(stamp(process)).unwrap()[..],
+            as_bytes(&kernel_named(process)),
+            &end.encode(stamp(process)).unwrap(),
+            as_bytes(&kernel_named(process)),
+        ] {
+            let outcome = decoder.decode(record);
+            assert!(
+                matches!(outcome, Outcome::Decoded(_) | Outcome::Notice(_)),
+                "{outcome:?}"
+            );
+        }
+        assert_eq!(decoder.came(ProcessHandle(process)), 0);
+    }
+    let kept = serde_json::to_vec(&decoder).unwrap().len();
+    assert!(kept < 4096, "{kept} bytes");
+}
+
+/// The preambles of an imported recording of format 1 have all of its processes, also those that have ended.
+#[test]
+fn a_preamble_does_not_bring_a_process_back() {
+    let mut decoder = Decoder::new(1);
+    let exited = DaemonRecord::Exited.encode(stamp(8)).unwrap();
+    for record in [attached(8), attached(9), exited] {
+        assert!(matches!(decoder.decode(&record), Outcome::Decoded(_)));
+    }
+    for process in [8, 9] {
+        assert!(matches!(
+            decoder.decode(&repeated(attached(process))),
+            Outcome::Skipped(Skipped::Repeated)
+        ));
+    }
+    assert!(matches!(
+        decoder.decode(&repeated(attached(7))),
+        Outcome::Decoded(_)
+    ));
 }
 
 #[test]

@@ -317,13 +317,13 @@ fn everything_is_what_prometheus_is_told(protocol: Protocol) {
     }
 
     // What only grows says so, and since when.
-    let (metric, steps) = points(&same, "memscope.steps").unwrap();
+    let (metric, allocations) = points(&same, "memscope.allocations").unwrap();
     assert_eq!(metric["sum"]["is_monotonic"], true);
     assert_eq!(
         metric["sum"]["aggregation_temporality"],
         "AGGREGATION_TEMPORALITY_CUMULATIVE"
     );
-    let since = nanoseconds(&steps[0]["start_time_unix_nano"]);
+    let since = nanoseconds(&allocations[0]["start_time_unix_nano"]);
     // The clock may have been corrected by a little meanwhile.
     let slack = 5_000_000;
     assert!(

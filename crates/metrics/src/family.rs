@@ -150,7 +150,7 @@ families! {
     FINDING = "memscope.finding.growth", BytesPerSecond, Gauge, Of::Finding, "Growth of what one line of the program keeps, bytes in a second, while it is known to leak.";
     FINDING_LIVE = "memscope.finding.live", Bytes, Gauge, Of::Finding, "Bytes that one line of the program keeps, while it is known to leak.";
     TO_FULL = "memscope.to_full", Seconds, Gauge, Of::ProcessDevice, "Time until the device is full if the known leaks go on as they do.";
-    STEPS = "memscope.steps", None, Counter, Of::Process, "Steps that the program has made since the attach.";
+    STEPS = "memscope.steps", None, Gauge, Of::Process, "Steps that are known of the program since the attach. It can fall: when something better tells of steps, they are counted anew, and several backward passes may turn out to be one step.";
     STEP_TIME = "memscope.step_time", Seconds, Gauge, Of::Process, "Median duration of the program's last steps.";
     LOST = "memscope.lost_records", None, Counter, Of::Process, "Records of the process that were lost, so that its numbers may be wrong until the next reading.";
     NOTE = "memscope.coverage", None, Gauge, Of::Note, "Something limits the numbers of that kind, always 1: 'lower_bound' says that they can only be too small.";

@@ -262,6 +262,7 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u6
         labels.clone(),
         per_step.sum::<Option<f64>>(),
     );
+    out.put(STEPS, labels.clone(), number(one.steps.count));
     let median = one.steps.median_ns.map(|ns| ns as f64 / 1e9);
     out.put(STEP_TIME, labels.clone(), median);
     findings(out, one, &labels, limits);
@@ -349,7 +350,6 @@ fn counters(out: &mut Out, one: &TakenProcess, labels: &Labels, limits: &Limits)
         ];
         out.put(FAILURES, with(labels, &more), failure.count as f64);
     }
-    out.put(STEPS, labels.clone(), number(one.steps.count));
     out.put(LOST, labels.clone(), one.stats.lost_records as f64);
 }
 
@@ -758,5 +758,40 @@ mod tests {
             [],
             "what was free is not known any more"
         );
+    }
+
+    /// What the ledger answers after each of 40 backward passes of which four make a step: it knows that only after sixteen of them.
+    #[test]
+    fn a_number_of_steps_that_falls_is_no_counter() {
+        let counts = (1..=40u64).map(|pass| if pass < 16 { pass } else { pass / 4 });
+        let mut before: HashMap<String, Sample> = HashMap::new();
+        let mut seen = Vec::new();
+        for count in counts {
+            let mut one = of(7, Some(100));
+            one.steps.source = v1::StepSource::Backward.into();
+            one.steps.count = Some(count);
+            let taken = Taken {
+                processes: vec![one],
+                ..Taken::default()
+            };
+            let metrics = fold(&taken, &Limits::default());
+            seen.extend(samples(&metrics, "memscope_steps").iter().map(|one| one.1));
+            let counters = metrics
+                .iter()
+                .filter(|one| one.family.kind == Kind::Counter);
+            for metric in counters {
+                for sample in &metric.samples {
+                    let series = format!("{} {:?}", metric.family.name, sample.labels);
+                    let last = before.insert(series, sample.clone());
+                    let Some(last) = last.filter(|last| last.since_boot_ns == sample.since_boot_ns)
+                    else {
+                        continue;
+                    };
+                    let name = metric.family.full_name();
+                    assert!(last.value <= sample.value, "{name}: {last:?}, {sample:?}");
+                }
+            }
+        }
+        assert_eq!((seen.len(), seen[14], seen[15]), (40, 15.0, 4.0));
     }
 }

@@ -536,7 +536,7 @@ class Process(_message.Message):
     growing_lines: _builtins.int
     """In lists: lines of the program that are known to keep more and more memory, as events of kind `finding` tell of them."""
     growth_bytes_per_step: _builtins.float
-    """In lists: what they grow by in a step, bytes, where steps are known."""
+    """In lists: what they grow by in a step, bytes, where that is known of each of them."""
     growth_bytes_per_s: _builtins.float
     """In lists: what they grow by in a second, bytes."""
     waits_for_device: _builtins.bool

@@ -58,7 +58,7 @@ fn the_linkers_hook_in_a_loop() {
 /// The tracer attached one child after the other, and everybody else waited behind them.
 #[test]
 fn children_by_the_hundred_wait_for_others() {
-    const CHILDREN: usize = 500;
+    const CHILDREN: usize = 150;
     let daemon = Daemon::start();
     let mut hostile = hostile();
     let mut neighbour = Calls::start(&[]);

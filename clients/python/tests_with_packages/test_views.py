@@ -10,7 +10,7 @@ from unittest import mock
 import pandas
 import polars
 import pyarrow
-from memscope import ConfigError, ExtraMissingError, _drawing, frames, session, v1, views
+from memscope import ConfigError, ExtraMissingError, _cell, _drawing, frames, session, v1, views
 
 #: Names that programs might have for themselves, to do harm where they are shown.
 HOSTILE = [
@@ -37,6 +37,33 @@ class Elements(html.parser.HTMLParser):
 
 def line(name):
     return v1.CodeLine(file=name, line=7, name=name)
+
+
+class Cells(unittest.TestCase):
+    def test_a_stack_in_several_rows_is_the_sum_of_them(self):
+        """A cell that is run again has new code with the same names, so that its stack has another number."""
+
+        def answer(pid, view, by):
+            rows = {
+                v1.STACK_METRIC_ALLOCATED: [(3, 1), (4, 2)],
+                # The last one only lives: it was there before.
+                v1.STACK_METRIC_LIVE: [(4, 2), (3, 1), (0, 5)],
+            }[view.metric]
+            amount = lambda size: v1.Amount(bytes=size, count=1 if size else 0)
+            return v1.StacksResponse(
+                strings=["f", "cell.py"],
+                frames=[v1.StackFrame(name=0, file=1, line=2)],
+                rows=[
+                    v1.StackRow(frames=[0], amounts=v1.StackAmounts(allocated=amount(came), live=amount(lives)))
+                    for came, lives in rows
+                ],
+            )
+
+        held = mock.Mock()
+        held.daemon.stacks.side_effect = answer
+        found, omitted = _cell._by_stack(held, 7)
+        self.assertEqual(omitted, 0)
+        self.assertEqual(found, {(None, (("f", "cell.py", 2),), None): (7, 2, 8, 3, 0)})
 
 
 class Hostile(unittest.TestCase):

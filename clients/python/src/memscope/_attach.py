@@ -15,6 +15,7 @@ def start() -> None:
 
     Raises `CtlMissingError` if there is no memscope-ctl, `CtlError` if it or the daemon refuses.
     """
+    watcher.check(_config.wishes().watch)
     # In a library that is loaded later the first marks are missed, until the probe is there.
     _library.be_ready()
     arguments = _config.wishes().attach_arguments()

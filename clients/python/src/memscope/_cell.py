@@ -112,9 +112,12 @@ def _by_stack(session: Session, pid: int) -> tuple[dict[Stack, tuple[int, ...]],
                 amounts.live.count,
                 amounts.peak.bytes,
             )
+            if metric == v1.STACK_METRIC_LIVE and amounts.allocated.count:
+                # The answer before had this row.
+                continue
             key = device, tuple(named[index] for index in row.frames), missing
-            # A stack of which frames are missing may be in several rows.
-            earlier = found.get(key) if metric == v1.STACK_METRIC_ALLOCATED else None
+            # A stack of which frames are missing may be in several rows, and so may one whose code was compiled anew.
+            earlier = found.get(key)
             found[key] = tuple(map(sum, zip(earlier, numbers))) if earlier else numbers
     return found, omitted
 
@@ -170,7 +173,9 @@ class Measured:
             device, now = one.device, one.allocated_bytes
             there = device in earlier and earlier[device].HasField("allocated_bytes")
             before = earlier[device].allocated_bytes if there else 0
-            if one.HasField("peak_event") and one.peak_event > begin and one.HasField("peak_allocated_bytes"):
+            # Of a peak that was only reached again, the stacks say what they held when it was reached first.
+            is_new = device not in earlier or one.peak_allocated_bytes > earlier[device].peak_allocated_bytes
+            if one.HasField("peak_event") and one.peak_event > begin and is_new:
                 at_peak.add(device)
                 peak, how = one.peak_allocated_bytes, "exact, and the most since the attach"
             else:

@@ -292,12 +292,18 @@ def _device(torch: Any, said: Any) -> Any:
     return torch.device(said)
 
 
-def begin(between: _config.Between | None) -> None:
-    """Watches what `config` said; `memscope.start` calls it."""
-    global _between
+def check(between: _config.Between | None) -> None:
+    """Raises what `begin` would, before anything has been done."""
     if between is not None:
         _torch()
         _refuse_other_modes()
+
+
+def begin(between: _config.Between | None) -> None:
+    """Watches what `config` said; `memscope.start` calls it."""
+    global _between
+    check(between)
+    if between is not None:
         _between = between
         _enter()
 

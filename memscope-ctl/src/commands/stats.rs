@@ -210,7 +210,7 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
         ("peak allocated", &|d| {
             history.say(exact_bytes(d.peak_allocated_bytes))
         }),
-        ("  first reached", &|d| {
+        ("  last reached", &|d| {
             let none = || "none seen".to_owned();
             d.peak_unix_ns.map_or_else(none, units::moment)
         }),

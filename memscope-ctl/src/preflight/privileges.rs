@@ -1,5 +1,6 @@
 //! Checks the privileges of this process: capabilities, user namespace, and the sysctls that restrict tracing.
 
+use crate::preflight::kernel::Features;
 use crate::preflight::{Check, Machine, Role, Status};
 use serde::Serialize;
 
@@ -41,11 +42,15 @@ impl Capabilities {
         }
     }
 
-    /// Names of the capabilities that are missing to load and attach programs.
+    /// Names of the capabilities that are missing to load and attach programs. Without `uprobe_multi` probes are perf events, which the
+    /// kernel gives to nobody without `CAP_SYS_ADMIN`.
     #[must_use]
-    pub(crate) fn missing_to_trace(&self) -> Vec<&'static str> {
+    pub(crate) fn missing_to_trace(&self, uprobe_multi: bool) -> Vec<&'static str> {
         if self.sys_admin {
             return Vec::new();
+        }
+        if !uprobe_multi {
+            return vec!["CAP_SYS_ADMIN"];
         }
         let needs = [(self.bpf, "CAP_BPF"), (self.perfmon, "CAP_PERFMON")];
         needs
@@ -75,7 +80,7 @@ impl Capabilities {
 
 pub(super) fn checks(machine: &Machine, role: Role) -> Vec<Check> {
     let capabilities = Capabilities::of(machine);
-    let missing = capabilities.missing_to_trace();
+    let missing = capabilities.missing_to_trace(Features::of(machine).uprobe_multi);
     let mut checks = vec![
         capability_check(
             "privileges",
@@ -171,7 +176,14 @@ mod tests {
     use super::*;
 
     fn with(bits: u64) -> (tempfile::TempDir, Machine) {
+        with_kernel(bits, "6.12.1")
+    }
+
+    fn with_kernel(bits: u64, release: &str) -> (tempfile::TempDir, Machine) {
         let folder = tempfile::tempdir().unwrap();
+        let kernel = folder.path().join("proc/sys/kernel");
+        std::fs::create_dir_all(&kernel).unwrap();
+        std::fs::write(kernel.join("osrelease"), release).unwrap();
         let own = folder.path().join("proc/self");
         std::fs::create_dir_all(&own).unwrap();
         std::fs::write(
@@ -208,6 +220,20 @@ mod tests {
         assert_eq!(daemon.found, "this user lacks CAP_BPF and CAP_PERFMON");
         assert_eq!(checks(&none, Role::Client)[0].status, Status::Warn);
         let (_keep, half) = with(1 << BPF);
-        assert_eq!(Capabilities::of(&half).missing_to_trace(), ["CAP_PERFMON"]);
+        assert_eq!(
+            Capabilities::of(&half).missing_to_trace(true),
+            ["CAP_PERFMON"]
+        );
+    }
+
+    #[test]
+    fn probes_that_are_perf_events_need_more() {
+        let all = 1 << BPF | 1 << PERFMON | 1 << PTRACE | 1 << CHECKPOINT_RESTORE;
+        let (_keep, old) = with_kernel(all, "6.1.0-18-amd64");
+        let privileges = &checks(&old, Role::Daemon)[0];
+        assert_eq!(privileges.status, Status::Fail);
+        assert_eq!(privileges.found, "this user lacks CAP_SYS_ADMIN");
+        let (_keep, admin) = with_kernel(all | 1 << SYS_ADMIN, "6.1.0-18-amd64");
+        assert_eq!(checks(&admin, Role::Daemon)[0].status, Status::Ok);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use memscope_report::File;
+use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -17,6 +18,8 @@ const MOST_TRIES: u32 = 100;
 pub(super) struct Folder {
     beside: TempDir,
     output: PathBuf,
+    /// Bytes of all files that were written.
+    bytes: Cell<u64>,
 }
 
 impl Folder {
@@ -42,6 +45,7 @@ impl Folder {
         Ok(Folder {
             beside,
             output: output.to_owned(),
+            bytes: Cell::default(),
         })
     }
 
@@ -56,7 +60,14 @@ impl Folder {
             file.write_all(content)?;
             file.sync_all()
         };
-        write().map_err(|source| cannot(&self.output.join(name), "cannot write", source))
+        write().map_err(|source| cannot(&self.output.join(name), "cannot write", source))?;
+        self.bytes.set(self.bytes.get() + content.len() as u64);
+        Ok(())
+    }
+
+    /// Bytes of all files that were written.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.get()
     }
 
     /// Gives the folder its name, and points `latest` to it. Returns its path.

@@ -100,12 +100,11 @@ impl Run for Report {
             }
         }
         progress.now("drawing".to_owned());
-        let mut bytes = 0;
         for file in memscope_report::files(&made).map_err(cannot_make)? {
             folder.write(&file)?;
-            bytes += file.1.len() as u64;
             names.push(file.0);
         }
+        let bytes = folder.bytes();
         let stamp = memscope_units::in_utc(now_ns(), "%Y%m%d_%H%M%S");
         let path = folder.finish(&format!("{stamp}_{}", made.name))?;
         drop(progress);

@@ -122,7 +122,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "Allocations that failed within the last five minutes.",
                 "none",
                 &[line(
-                    r#"increase(memscope_out_of_memory_total{instance=~"$instance"}[5m])"#,
+                    r#"memscope_out_of_memory_total{instance=~"$instance"} - (last_over_time(memscope_out_of_memory_total{instance=~"$instance"}[1h] offset 5m) or memscope_out_of_memory_total{instance=~"$instance"} * 0) > 0"#,
                     "{{instance}} {{program}} {{pid}} dev {{device}}",
                 )],
             ),
@@ -145,19 +145,22 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 )],
             ),
             curves(
-                "Cost: memory and loss",
-                "Memory of memscoped, and records that were lost in a second.",
+                "Cost: memory",
+                "Memory of memscoped.",
                 "bytes",
-                &[
-                    line(
-                        r#"memscope_daemon_memory_bytes{instance=~"$instance"}"#,
-                        "{{instance}} memory",
-                    ),
-                    line(
-                        r#"sum by (instance) (rate(memscope_dropped_records_total{instance=~"$instance"}[$__rate_interval]))"#,
-                        "{{instance}} lost records/s",
-                    ),
-                ],
+                &[line(
+                    r#"memscope_daemon_memory_bytes{instance=~"$instance"}"#,
+                    "{{instance}}",
+                )],
+            ),
+            curves(
+                "Lost records",
+                "Records that were lost in a second, because the ring was full.",
+                "cps",
+                &[line(
+                    r#"sum by (instance) (rate(memscope_dropped_records_total{instance=~"$instance"}[$__rate_interval]))"#,
+                    "{{instance}}",
+                )],
             ),
         ],
     },

@@ -109,9 +109,14 @@ fn panel(nth: usize, panel: &Panel) -> Value {
         "type": if panel.is_table { "table" } else { "timeseries" },
         "datasource": source(),
         "gridPos": {"h": HEIGHT, "w": WIDTH, "x": nth % per_row * WIDTH, "y": nth / per_row * HEIGHT},
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
         "targets": targets.collect::<Vec<_>>(),
     });
+    // A difference may be below zero, and would be cut off.
+    let is_difference = |line: &Line| line.expression.contains(" - ");
+    if !panel.lines.iter().any(is_difference) {
+        made["fieldConfig"]["defaults"]["min"] = json!(0);
+    }
     if panel.is_table {
         made["transformations"] = json!([{"id": "organize", "options": {"excludeByName": {"Time": true, "__name__": true, "job": true}}}]);
     }
@@ -128,6 +133,22 @@ mod tests {
     #[test]
     fn the_committed_dashboards_are_what_their_description_gives() {
         run(&Options { check: true }).unwrap();
+    }
+
+    #[test]
+    fn what_may_be_negative_is_not_cut_off_and_bytes_are_bytes() {
+        let panels = DASHBOARDS.iter().flat_map(|one| one.panels);
+        for (nth, one) in panels.enumerate() {
+            let made = panel(nth, one);
+            let has_floor = made["fieldConfig"]["defaults"].get("min").is_some();
+            for line in one.lines {
+                let may_be_negative = line.expression.ends_with(" - 1");
+                assert!(!(has_floor && may_be_negative), "{}", one.title);
+                if one.unit == "bytes" {
+                    assert!(line.expression.contains("bytes"), "{}", one.title);
+                }
+            }
+        }
     }
 
     /// Words of a text that look like names of metrics.

@@ -5,7 +5,7 @@
 
 use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
-    Calls, Daemon, LONG, Library, Program, coverage, executable, number, sim, until,
+    Calls, Daemon, LONG, Library, Program, Value, coverage, executable, number, sim, until,
 };
 
 fn hostile() -> Program {
@@ -55,36 +55,42 @@ fn the_linkers_hook_in_a_loop() {
     hostile.finish();
 }
 
-/// The tracer attached one child after the other, and everybody else waited behind them.
+/// The tracer attached one child after the other, and everybody else waited behind them. The first ones are attached at once, and how many
+/// these are depends on the machine, so more and more are tried.
 #[test]
 fn children_by_the_hundred_wait_for_others() {
-    const CHILDREN: usize = 150;
+    let mut tried = [150, 300, 600, 1200].into_iter();
+    let is_before = tried.any(|children| attached_before_a_neighbour(children) < children);
+    assert!(is_before, "all children were attached first");
+}
+
+/// How many processes are attached when the attach of a neighbour is answered, that was asked for when all children were there. All are
+/// attached in the end.
+fn attached_before_a_neighbour(children: usize) -> usize {
     let daemon = Daemon::start();
     let mut hostile = hostile();
     let mut neighbour = Calls::start(&[]);
     assert_eq!(hostile.ask("user 65534")["result"], 0);
     let pid = hostile.pid().to_string();
     daemon.json(&["attach", "--pid", &pid, "--children", "--level", "segments"]);
-    assert_eq!(hostile.ask(&format!("forks {CHILDREN}"))["result"], 0);
+    assert_eq!(hostile.ask(&format!("forks {children}"))["result"], 0);
     let attached = || {
         let list = daemon.json(&["ps"]);
         let processes = list["processes"].as_array().unwrap();
-        processes
-            .iter()
-            .filter(|one| one["state"] == "attached")
-            .count()
+        let is_attached = |one: &&Value| one["state"] == "attached";
+        processes.iter().filter(is_attached).count()
     };
     until(LONG, "the first child is attached", || {
         (attached() > 1).then_some(())
     });
     daemon.attach(neighbour.pid(), "segments");
     let by_then = attached();
-    assert!(by_then < CHILDREN, "{by_then} were attached before it");
     until(LONG, "all are attached", || {
-        (attached() == CHILDREN + 2).then_some(())
+        (attached() == children + 2).then_some(())
     });
     hostile.finish();
     neighbour.finish();
+    by_then
 }
 
 /// The ring is everybody's. A process that sends more than the daemon reads loses its own records, and not those of

@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn what_only_grows_is_monotonic_and_says_since_when() {
-        let steps = sent(one("memscope.steps", Some(5)));
-        let Some(Data::Sum(sum)) = steps.data else {
+        let allocations = sent(one("memscope.allocations", Some(5)));
+        let Some(Data::Sum(sum)) = allocations.data else {
             panic!("no sum")
         };
         assert!(sum.is_monotonic);
@@ -191,7 +191,7 @@ mod tests {
         };
         assert_eq!(sum.data_points[0].start_time_unix_nano, 900_070);
         // A clock that was set back gives no beginning after the end.
-        let Some(Data::Sum(sum)) = sent(one("memscope.steps", Some(u64::MAX))).data else {
+        let Some(Data::Sum(sum)) = sent(one("memscope.allocations", Some(u64::MAX))).data else {
             panic!("no sum")
         };
         assert_eq!(sum.data_points[0].start_time_unix_nano, 1_000_000);
@@ -199,10 +199,12 @@ mod tests {
             panic!("no sum")
         };
         assert!(!sum.is_monotonic);
-        let Some(Data::Gauge(gauge)) = sent(one("memscope.allocated", None)).data else {
-            panic!("no gauge")
-        };
-        assert_eq!(gauge.data_points[0].start_time_unix_nano, 0);
+        for name in ["memscope.allocated", "memscope.steps"] {
+            let Some(Data::Gauge(gauge)) = sent(one(name, None)).data else {
+                panic!("{name} is no gauge")
+            };
+            assert_eq!(gauge.data_points[0].start_time_unix_nano, 0);
+        }
     }
 
     /// What OpenTelemetry's specification says that an exporter for Prometheus makes of a name, its unit and its kind.

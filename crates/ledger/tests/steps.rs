@@ -472,18 +472,21 @@ fn several_steps_make_a_row() {
     assert_eq!(report.devices[0].steps, 24);
 }
 
+impl Told {
+    /// A step, counted from 0, that allocates a block and keeps it.
+    fn keeps_a_block(&mut self, step: u64) {
+        let number = step + 1;
+        self.report(0x1000 * number, 512, 512 * number, StackRef::NotTaken);
+        self.optimizer("SGD", 1);
+    }
+}
+
 /// Of a process that has made more steps than are kept, the first row of several begins with the first step that is kept.
 #[test]
 fn a_row_of_several_steps_says_how_many_are_in_it() {
     let mut told = Told::new();
     for step in 0..4_200u64 {
-        told.report(
-            0x1000 * (step + 1),
-            512,
-            512 * (step + 1),
-            StackRef::NotTaken,
-        );
-        told.optimizer("SGD", 1);
+        told.keeps_a_block(step);
     }
     let query = StepsRequest {
         every: 100,
@@ -505,13 +508,7 @@ fn a_row_of_several_steps_says_how_many_are_in_it() {
 fn the_first_step_begins_at_the_attach_and_its_time_is_not_a_steps() {
     let mut told = Told::new();
     for step in 0..3u64 {
-        told.report(
-            0x1000 * (step + 1),
-            512,
-            512 * (step + 1),
-            StackRef::NotTaken,
-        );
-        told.optimizer("SGD", 1);
+        told.keeps_a_block(step);
         let report = told.steps();
         let first = &report.rows[0];
         assert!(first.from_boot_ns < first.to_boot_ns, "{first:?}");

@@ -118,8 +118,8 @@ pub(crate) fn summary(process: &Process) -> v1::StepSummary {
     }
 }
 
-/// The median duration of the last 101 steps, nanoseconds. The first step is left out unless its beginning was seen: else it goes back to
-/// the attach.
+/// The median duration of the last 101 steps, nanoseconds. The first step is left out unless its beginning was seen, because else it
+/// counts from the attach on.
 fn median_ns(steps: &Steps) -> Option<u64> {
     let mut times: Vec<u64> = Vec::new();
     let mut first: Option<&Row> = None;

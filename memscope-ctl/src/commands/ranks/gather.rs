@@ -136,8 +136,8 @@ async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Fa
     })
 }
 
-/// The sum of a peak over all devices. A rank of which a part is not known would be unlike the others for that alone, so the sum is `None`
-/// then.
+/// The sum of a peak over all devices, and `None` where a part of it is not known: without that part the rank would be unlike the others
+/// for no other reason.
 fn peak(stats: &v1::StatsResponse, of: fn(&v1::DeviceStats) -> Option<u64>) -> Option<u64> {
     let has_pool = stats
         .devices

@@ -62,8 +62,8 @@ fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
     }
 }
 
-/// Where the pace of some ranks that grow is per step and that of others is not, all are told per second: paces of two kinds cannot be
-/// compared.
+/// Tells the growth of all ranks per second where that of some is not known per step. Bytes in a step and bytes in a second cannot be
+/// compared with one another.
 fn compare_alike(members: &mut [(String, Member)]) {
     let grows = |member: &Member| member.of.growth.is_some_and(|growth| growth.grows);
     let mut growing = members.iter().map(|(_, member)| member);

@@ -351,21 +351,28 @@ mod tests {
     use memscope_tests::limits::{Met, constant};
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-    /// No word of the change has come: the mappings are read again because an address is not known.
-    #[tokio::test]
-    async fn rules_of_code_that_is_gone_are_forgotten_with_the_next_unknown_address() {
-        const PAGE: usize = 1 << 16;
+    /// A worker beside a keeper of nothing, and its queue of names, which has room for one search.
+    fn worker() -> (Worker, Receiver<Naming>) {
         let ledger = Ledger::new(LedgerConfig::default());
         let hub = Arc::new(EventHub::default());
         let (keeper, _) = Keeper::for_replay(ledger, 1, hub).unwrap();
-        let (naming, _waiting) = std::sync::mpsc::sync_channel(1);
-        let mut worker = Worker {
+        let (naming, waiting) = std::sync::mpsc::sync_channel(1);
+        let worker = Worker {
             rules: None,
-            keeper: keeper.clone(),
+            keeper,
             shared: Shared::default(),
             naming,
             processes: HashMap::new(),
         };
+        (worker, waiting)
+    }
+
+    /// No word of the change has come: the mappings are read again because an address is not known.
+    #[tokio::test]
+    async fn rules_of_code_that_is_gone_are_forgotten_with_the_next_unknown_address() {
+        const PAGE: usize = 1 << 16;
+        let (mut worker, _waiting) = worker();
+        let keeper = worker.keeper.clone();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let protection = ProtFlags::READ | ProtFlags::EXEC;
         // SAFETY: the kernel chooses the place, and nobody reads or runs what is mapped there.
@@ -391,17 +398,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_finds_no_place_in_the_queue_of_names_is_told_and_counted() {
-        let ledger = Ledger::new(LedgerConfig::default());
-        let hub = Arc::new(EventHub::default());
-        let (keeper, _) = Keeper::for_replay(ledger, 1, hub).unwrap();
-        let (naming, waiting) = std::sync::mpsc::sync_channel(1);
-        let mut worker = Worker {
-            rules: None,
-            keeper: keeper.clone(),
-            shared: Shared::default(),
-            naming,
-            processes: HashMap::new(),
-        };
+        let (mut worker, waiting) = worker();
+        let keeper = worker.keeper.clone();
         let process = ProcessHandle(7);
         let watched = Watched {
             process: ProcessCode::new(std::process::id()),

@@ -49,7 +49,7 @@ pub enum Op {
     /// Asks for the memory of the device (`cudaMemGetInfo`): `extra` is the number of free bytes, `size` that of all
     /// bytes.
     MemInfo = 20,
-    /// Frees everything on a device (`cudaDeviceReset`, or a context is destroyed).
+    /// Frees what belongs to a device's primary context (`cudaDeviceReset`), or to the context `handle`, which is destroyed.
     Reset = 21,
     /// Selects the thread's device. No record is sent for this call.
     SetDevice = 22,
@@ -65,6 +65,11 @@ pub enum Op {
     ArrayAlloc = 27,
     /// Frees an array.
     ArrayFree = 28,
+    /// Makes a stream, `handle`, on the thread's device. No record is sent for this call.
+    NewStream = 29,
+    /// Makes or names a pool of stream-ordered memory, `handle`: its memory is on the device `size`, or where the location says to which
+    /// `ptr` points, or the one in the properties to which `extra` points. No record is sent for this call.
+    PoolOf = 30,
 }
 
 impl Op {
@@ -99,6 +104,8 @@ impl Op {
             26 => Op::PrimaryContext,
             27 => Op::ArrayAlloc,
             28 => Op::ArrayFree,
+            29 => Op::NewStream,
+            30 => Op::PoolOf,
             _ => return None,
         })
     }

@@ -37,7 +37,7 @@ pub mod name {
 
 /// Version of what lies in the maps. It changes whenever the meaning of an entry changes, or its layout at the same size: a daemon takes
 /// over maps that another one has pinned only if both have the same version and the same shapes.
-pub const MAPS_VERSION: u32 = 4;
+pub const MAPS_VERSION: u32 = 5;
 
 /// Default size of the ring buffer in bytes. With 120 bytes per record it holds about 140,000 records.
 pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
@@ -63,6 +63,10 @@ pub const PLACE_STACK: u8 = 16;
 
 /// How many processes can be traced at a time.
 pub const SLOTS: u32 = 4096;
+
+/// In `stack_sampling`: no stacks are taken, until they are wanted again. The death of code is followed all the same, since stacks that
+/// were taken name it.
+pub const STACKS_OFF: u32 = 1 << 8;
 
 /// Settings and counters of one traced process.
 #[repr(C)]
@@ -104,7 +108,7 @@ pub struct ProcessEntry {
     /// Most frames of a stack that are sent: this limit applies to Python's frames and to those of compiled code each.
     pub stack_depth: u32,
     /// Logarithm to base 2 of the sampling interval, which is the number of allocated bytes for which one stack is
-    /// taken on average. 0: the stack of every allocation is taken.
+    /// taken on average. 0: the stack of every allocation is taken. [`STACKS_OFF`]: none is taken for now.
     pub stack_sampling: u32,
     /// Number of stacks that were taken.
     pub stacks: u64,
@@ -181,7 +185,7 @@ pub struct InflightCall {
     /// First six arguments, which are passed in registers.
     pub args: [u64; 6],
     /// What was read at the entry beside the arguments: height × depth for `cudaMalloc3D`, the device plus 1 for
-    /// `cuMemCreate` and `aclrtMallocPhysical` (0: not known), for Ascend's `halMemCreate` the word of [`crate::hal`].
+    /// `cuMemCreate` and `aclrtMallocPhysical` (0: not known, all ones: the host's memory), for Ascend's `halMemCreate` the word of [`crate::hal`].
     pub aside: u64,
 }
 

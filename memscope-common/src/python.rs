@@ -146,6 +146,13 @@ pub const CODE_OBJECT: usize = 256;
 pub const CODE_TEXT: usize = 320;
 /// Most bytes that are copied of a line table.
 pub const CODE_LINES: usize = 4096;
+/// Size of a page. Where the page behind an object's beginning is not there, what lies on the first one is copied.
+pub const CODE_PAGE: u64 = 4096;
+/// Bit of `readable` from which on the numbers of bytes stand that were copied of file name, name and line table, for each in so many bits;
+/// 0: all of them.
+pub const CODE_KEPT: u32 = 16;
+/// See [`CODE_KEPT`].
+pub const CODE_KEPT_BITS: u32 = 16;
 
 /// The names and lines of a code object that is about to be freed: raw bytes of it and of the objects that it refers
 /// to, including their object headers.

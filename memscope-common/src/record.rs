@@ -112,6 +112,8 @@ pub const CALL_DEVICE_BY_ARGUMENT: u8 = 4;
 /// `header.flags` of a call: `extra` of this allocation is the word of flags given to Ascend's driver, see
 /// [`crate::hal`].
 pub const CALL_HAL: u8 = 8;
+/// `header.flags` of a call: the memory is the host's and on no device (a location or pool of the host).
+pub const CALL_OF_HOST: u8 = 16;
 
 record! {
     /// One outermost allocator call of the runtime or driver, sent when it returned.
@@ -139,7 +141,8 @@ record! {
         pub stream: u64,
         /// Pool, context, physical handle or array, depending on the operation.
         pub handle: u64,
-        /// Offset, flags or second result, depending on the operation; with [`CALL_HAL`] the driver's word of flags.
+        /// Offset, flags or second result, depending on the operation; with [`CALL_HAL`] the driver's word of flags. Where the memory
+        /// belongs to a context, and in a reset: the thread's context, with 1 added if the program made it; 0 for a primary context.
         pub extra: u64,
         /// Time from the entry of the call to its return, in nanoseconds.
         pub duration_ns: u64,

@@ -47,14 +47,16 @@ const PATIENCE: Patience = Patience {
     whole: Duration::from_secs(2),
 };
 const REST: Duration = Duration::from_secs(60);
+/// How long a page is waited for where nobody else waits for the reading: a busy disk may take that long.
+const UNHURRIED: Duration = Duration::from_secs(2);
 /// How long a reading of structures is waited for, with all its attempts.
 const OF_STRUCTURES: Patience = Patience {
-    still: Duration::from_millis(300),
+    still: UNHURRIED,
     whole: Duration::from_secs(300),
 };
 /// How long a reading of Python's objects is waited for.
 const OF_HEAP: Patience = Patience {
-    still: Duration::from_millis(300),
+    still: UNHURRIED,
     whole: Duration::from_secs(60),
 };
 /// Most bytes of names in one answer: what does not fit has none, and is asked for when it is seen again.

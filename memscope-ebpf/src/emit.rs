@@ -155,6 +155,20 @@ pub fn emit_urgent<T: 'static>(
     send(process, tid, kind, 0, STACK_NONE, 1, true, fill)
 }
 
+/// The same as [`emit_urgent`], also if the process has no share of the ring left: for the one record that ends a memory image, behind
+/// which nothing of that image may be taken for the next one's.
+#[inline(always)]
+pub fn emit_last<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    fill: impl FnOnce(*mut T),
+) -> bool {
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    let before = add(unsafe { &raw mut (*process).sequence }, 1);
+    put(process, tid, kind, 0, STACK_NONE, (before, 1), true, fill)
+}
+
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn send<T: 'static>(
@@ -172,6 +186,31 @@ fn send<T: 'static>(
     if !has_share(process) {
         return lose(process, DropReason::RingShare, events);
     }
+    put(
+        process,
+        tid,
+        kind,
+        flags,
+        stack,
+        (before, events),
+        urgent,
+        fill,
+    )
+}
+
+/// Puts a record into the ring if it has room. `told` is the number of events that were tried before it, and that of its own.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+fn put<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    flags: u8,
+    stack: u64,
+    (before, events): (u64, u64),
+    urgent: bool,
+    fill: impl FnOnce(*mut T),
+) -> bool {
     let Some(mut slot) = RING.reserve::<T>(0) else {
         return lose(process, DropReason::RingFull, events);
     };
@@ -283,9 +322,14 @@ pub fn tell_launches(process: *mut ProcessEntry, tid: u32) {
     );
 }
 
-/// Sends a record that belongs to no traced process.
+/// Sends a record that belongs to no traced process. One half of the ring is left to those that are traced: the daemon also looks for
+/// processes by itself from time to time.
 #[inline(always)]
 pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) {
+    if RING.query(BPF_RB_AVAIL_DATA as u64) > RING.query(BPF_RB_RING_SIZE as u64) / 2 {
+        count_drop(DropReason::RingShare);
+        return;
+    }
     let Some(mut slot) = RING.reserve::<T>(0) else {
         count_drop(DropReason::RingFull);
         return;

@@ -14,10 +14,11 @@ use aya_ebpf::programs::ProbeContext;
 use core::ffi::c_void;
 use core::ptr::{addr_of, read_volatile, write_volatile};
 use memscope_common::{
-    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, ENTRY_ALWAYS, ENTRY_INTERNAL,
-    FRAME_BYTES, FRAME_ENTRY, KIND_CODE, MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS,
-    ProcessEntry, PythonEntry, PythonFrame, RECORD_VERSION, RecordHeader, STACK_NO_FRAMES,
-    STACK_NONE, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
+    CODE_KEPT, CODE_KEPT_BITS, CODE_LINES, CODE_OBJECT, CODE_PAGE, CODE_TEXT, CodeRecord,
+    DropReason, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, FRAME_ENTRY, KIND_CODE, MOST_FRAMES,
+    PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS, ProcessEntry, PythonEntry, PythonFrame,
+    RECORD_VERSION, RecordHeader, STACK_NO_FRAMES, STACK_NONE, STACK_UNREADABLE,
+    THREAD_STATE_BYTES, WINDOW,
 };
 
 use crate::emit::{count_drop, live_process, note_full, send_copy};
@@ -151,7 +152,8 @@ fn hash_some(scratch: *mut Scratch) -> i64 {
 fn step<const WHAT: u8>(scratch: *mut Scratch) -> i64 {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*scratch).walk };
-    if walk.frame == 0 {
+    // The outer frames are left out, and the record says so, since there is one more.
+    if walk.frame == 0 || WHAT != HASH && walk.count >= MOST_FRAMES as u64 {
         return 1;
     }
     let at = walk.frame.wrapping_sub(walk.base);
@@ -468,15 +470,14 @@ fn send_code(
         }
         for (bit, (offset, to, most)) in parts.into_iter().enumerate() {
             let from = word(offset);
-            // If the object lies near the end of mapped memory, the buffer's whole length cannot be read, so less is
-            // tried.
-            let mut len = most;
-            while len >= 64 {
-                if copy(to, len as u32, from) {
-                    readable |= 2 << bit;
-                    break;
-                }
-                len /= 2;
+            if copy(to, most as u32, from) {
+                readable |= 2 << bit;
+                continue;
+            }
+            // The page behind may not be there, so what lies on the first one is taken, and the record says how much that is.
+            let len = CODE_PAGE - (from & (CODE_PAGE - 1));
+            if len < most as u64 && copy(to, (len & (CODE_PAGE - 1)) as u32, from) {
+                readable |= 2 << bit | len << (CODE_KEPT + CODE_KEPT_BITS * bit as u32);
             }
         }
         (*record).header = RecordHeader {

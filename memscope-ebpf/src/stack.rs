@@ -10,7 +10,7 @@ use core::ptr::{read_volatile, write_volatile};
 use memscope_common::{
     DropReason, KIND_STACK, MOST_FRAMES, MOST_NATIVE, ProcessEntry, PythonFrame, RECORD_VERSION,
     RecordHeader, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_NONE,
-    STACK_NOT_SAMPLED, STACK_TIMED, STACK_TRUNCATED, STACK_UNFINISHED, StackRecord,
+    STACK_NOT_SAMPLED, STACK_TIMED, STACK_TRUNCATED, STACK_UNFINISHED, STACKS_OFF, StackRecord,
 };
 
 use crate::emit::{add, count_drop, send_copy};
@@ -34,12 +34,13 @@ pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> 
         (
             (*process).python,
             (*process).native,
-            (*process).stack_sampling & SAMPLING_MASK,
+            (*process).stack_sampling,
         )
     };
-    if python == 0 && native == 0 {
+    if python == 0 && native == 0 || sampling & STACKS_OFF != 0 {
         return STACK_NONE;
     }
+    let sampling = sampling & SAMPLING_MASK;
     // The stack is taken with a probability of the allocation's size divided by the sampling interval.
     if sampling != 0 && bytes < 1 << sampling {
         // SAFETY: the helper takes no arguments.

@@ -180,6 +180,27 @@ struct sim_range *sim_find(uintptr_t address) {
     return found ? *found : NULL;
 }
 
+/* twalk has no argument for its visitor; the lock protects these. */
+static void *wanted;
+static struct sim_range **collected;
+static size_t collected_count;
+
+static void collect(const void *node, VISIT visit, int depth) {
+    struct sim_range *range = *(struct sim_range *const *)node;
+    (void)depth;
+    if ((visit != postorder && visit != leaf) || range->context != wanted) return;
+    collected = realloc(collected, (collected_count + 1) * sizeof *collected);
+    if (!collected) abort();
+    collected[collected_count++] = range;
+}
+
+void sim_each_of(void *context, void (*visit)(struct sim_range *)) {
+    wanted = context;
+    collected_count = 0;
+    twalk(ranges, collect);
+    for (size_t i = 0; i < collected_count; i++) visit(collected[i]);
+}
+
 static bool on_device(const void *address) {
     sim_lock();
     struct sim_range *range = sim_find((uintptr_t)address);

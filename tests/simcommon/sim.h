@@ -59,6 +59,7 @@
 #define sim_track SIM_JOIN(SIM_DEVICE, track)
 #define sim_untrack SIM_JOIN(SIM_DEVICE, untrack)
 #define sim_find SIM_JOIN(SIM_DEVICE, find)
+#define sim_each_of SIM_JOIN(SIM_DEVICE, each_of)
 #define sim_copy SIM_JOIN(SIM_DEVICE, copy)
 #define sim_set SIM_JOIN(SIM_DEVICE, set)
 #define sim_reserve SIM_JOIN(SIM_DEVICE, reserve)
@@ -92,6 +93,7 @@ struct sim_range {
     void *mapping;        /* what to unmap, where that is not [base, base + size) */
     size_t mapping_size;
     void *owner;          /* what the device keeps of it */
+    void *context;        /* what it goes with, if it goes with something */
 };
 
 /* One call of an allocator function, from entry to result. Holds the global lock: calls are
@@ -155,6 +157,8 @@ int sim_device_file(int device);
 struct sim_range *sim_track(uintptr_t base, size_t size, enum sim_kind kind, int device);
 void sim_untrack(struct sim_range *range);
 EXPORT struct sim_range *sim_find(uintptr_t address);
+/* Calls `visit` with each range that goes with this context. It may untrack the range. */
+void sim_each_of(void *context, void (*visit)(struct sim_range *));
 EXPORT void sim_copy(void *to, const void *from, size_t bytes);
 EXPORT void sim_set(void *to, int value, size_t bytes);
 

@@ -52,6 +52,13 @@
 
 /* HIP has no second name for these: a workload that calls them ends. */
 #pragma weak cuMemFree_v2
+#pragma weak cuCtxCreate_v2
+#pragma weak cuCtxDestroy_v2
+#pragma weak cuCtxPushCurrent_v2
+#pragma weak cuCtxPopCurrent_v2
+#pragma weak cuCtxSetCurrent
+#pragma weak cuDevicePrimaryCtxRetain
+#pragma weak cuDevicePrimaryCtxReset_v2
 #pragma weak cuMemAllocManaged
 #pragma weak cuMemAllocAsync
 #pragma weak cuMemFreeAsync

@@ -32,7 +32,7 @@ pub struct Held {
     pub managed: (u64, u64),
     /// cuMemCreate.
     pub physical: (u64, u64),
-    /// cuMemHostAlloc, cuMemAllocHost.
+    /// cuMemHostAlloc, cuMemAllocHost; cuMemCreate and cuMemAllocFromPoolAsync of the host.
     pub host: (u64, u64),
     /// cuMemHostRegister.
     pub registered: (u64, u64),
@@ -64,6 +64,8 @@ enum Kind {
 }
 
 struct Physical {
+    /// It is the host's.
+    of_host: bool,
     size: u64,
     handles: u32,
     mappings: u32,
@@ -94,6 +96,7 @@ impl SimLog {
             let pointer = call["pointer"].as_str().unwrap_or_default().to_owned();
             let size = call["size"].as_u64().unwrap_or_default();
             let space = function.starts_with("cuMemAddress");
+            let of_host = call["device"] == -1;
             let mut come = |kind| {
                 live.insert((space, pointer.clone()), (kind, size));
             };
@@ -107,11 +110,12 @@ impl SimLog {
                 _ if function.starts_with("cuMemAllocAsync")
                     || function.starts_with("cuMemAllocFromPool") =>
                 {
-                    come(Kind::Async);
+                    come(if of_host { Kind::Host } else { Kind::Async });
                 }
                 "cuMemCreate" => {
                     let list = physical.entry(pointer.clone()).or_default();
                     list.push(Physical {
+                        of_host,
                         size,
                         handles: 1,
                         mappings: 0,
@@ -177,7 +181,12 @@ impl SimLog {
             .flatten()
             .filter(|m| m.handles + m.mappings > 0)
         {
-            held.physical = (held.physical.0 + 1, held.physical.1 + memory.size);
+            let sum = if memory.of_host {
+                &mut held.host
+            } else {
+                &mut held.physical
+            };
+            *sum = (sum.0 + 1, sum.1 + memory.size);
         }
         held
     }

@@ -229,6 +229,191 @@ fn counted_as_the_driver_does(vendor: &Vendor) -> (Value, usize) {
     (stats, nested)
 }
 
+/// Bytes that a device holds; `None` for memory of which the device is not known.
+fn on(stats: &Value, device: impl Into<Value>) -> u64 {
+    let row = find(&stats["devices"], "device", device.into());
+    row.map_or(0, |row| pair(&row["driver"]).1)
+}
+
+#[test]
+fn memory_is_on_the_device_of_its_stream_or_pool_or_the_hosts() {
+    of_streams_and_pools(&CUDA);
+}
+
+#[test]
+fn memory_of_hip_is_on_the_device_of_its_stream_or_pool_or_the_hosts() {
+    of_streams_and_pools(&HIP);
+}
+
+fn of_streams_and_pools(vendor: &Vendor) {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let log = SimLog::inside(folder.path());
+    let mut calls = vendor.start(&[("SIMCUDA_DEVICES", "3"), ("SIMCUDA_LOG", log.path())]);
+    let pid = calls.pid();
+    calls.call("cudaMemGetInfo");
+    daemon.attach(pid, "segments");
+    calls.call("cudaSetDevice 1");
+    calls.call("cudaStreamCreate");
+    calls.call("cudaSetDevice 0");
+    calls.call("cudaMallocAsync a 1000 side");
+    calls.call("cudaMallocAsync b 20000");
+    calls.call("cudaMemPoolCreate 2");
+    calls.call("cudaMallocFromPoolAsync c 300000 side");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!([0, 1, 2].map(|it| on(&stats, it)), [20000, 1000, 300_000]);
+    calls.call("cudaMemPoolCreate host");
+    calls.call("cudaMallocFromPoolAsync d 4096 side");
+    calls.call("cuMemAddressReserve space 8388608");
+    calls.call("cuMemCreate e 2097152 host");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!([0, 1, 2].map(|it| on(&stats, it)), [20000, 1000, 300_000]);
+    assert_eq!(pair(&stats["host"]), (2, 4096 + 2_097_152), "{stats:#}");
+    calls.call("cuMemMap space 0 e 2097152");
+    calls.call("cuMemRelease e");
+    assert_eq!(held(&daemon.stats(pid)), log.held(pid), "it is mapped");
+    for call in [
+        "cuMemUnmap space 0 2097152",
+        "cudaFreeAsync d",
+        "cudaFreeAsync a side",
+        "cudaFreeAsync b",
+        "cudaFreeAsync c",
+    ] {
+        calls.call(call);
+        let stats = daemon.stats(pid);
+        assert_eq!(held(&stats), log.held(pid), "{call}: {stats:#}");
+    }
+    let stats = daemon.stats(pid);
+    assert_eq!(pair(&stats["host"]), (0, 0), "{stats:#}");
+    assert_eq!(sum(&stats, "driver"), (0, 0), "{stats:#}");
+    let orphans = stats["devices"].as_array().unwrap().iter();
+    assert_eq!(
+        orphans
+            .map(|row| number(&row["orphan_free_count"]))
+            .sum::<u64>(),
+        0
+    );
+    calls.finish();
+}
+
+/// What NVIDIA documents for `cuCtxDestroy`, `cuDevicePrimaryCtxReset` and `cudaDeviceReset`.
+#[test]
+fn what_belongs_to_a_context_goes_with_it() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let log = SimLog::inside(folder.path());
+    let mut calls = CUDA.start(&[("SIMCUDA_DEVICES", "2"), ("SIMCUDA_LOG", log.path())]);
+    let pid = calls.pid();
+    calls.call("cudaMemGetInfo");
+    daemon.attach(pid, "segments");
+    calls.call("cudaSetDevice 0");
+    let fill = |calls: &mut Calls, device: u32| {
+        for call in [
+            "cudaMalloc a 1000",
+            "cuMemAlloc b 2000",
+            "cuMemAllocManaged c 4000",
+            "cuMemHostAlloc d 5000",
+            "cudaHostRegister e 8192",
+            "cudaMallocArray f 64 64",
+            "cuMemAllocAsync g 700",
+            "cuMemCreate h 2097152",
+        ] {
+            let (function, arguments) = call.split_once(' ').unwrap();
+            let mut line = format!("{function} {device}{arguments}");
+            if function == "cuMemCreate" {
+                line = format!("{line} {device}");
+            }
+            calls.call(&line);
+        }
+        let stats = daemon.stats(pid);
+        assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+        assert_eq!(on(&stats, device), 7700 + 2_097_152, "{stats:#}");
+    };
+    fill(&mut calls, 0);
+    calls.call("cuCtxCreate own 1");
+    fill(&mut calls, 1);
+    // In a context that the program made, the runtime's reset leaves all as it is.
+    calls.call("cudaDeviceReset");
+    let before = daemon.stats(pid);
+    assert_eq!(held(&before), log.held(pid), "{before:#}");
+    assert_eq!(on(&before, 1), 7700 + 2_097_152, "{before:#}");
+    calls.call("cuCtxDestroy own");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!(on(&stats, 1), 700 + 2_097_152, "{stats:#}");
+    assert_eq!(on(&stats, 0), on(&before, 0), "{stats:#}");
+    // The context below it is current again.
+    calls.call("cuMemAlloc again 64");
+    let stats = daemon.stats(pid);
+    assert_eq!(on(&stats, 0), on(&before, 0) + 64, "{stats:#}");
+    calls.call("cudaDeviceReset");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!(on(&stats, 0), 700 + 2_097_152, "{stats:#}");
+    assert_eq!(on(&stats, 1), 700 + 2_097_152, "{stats:#}");
+    assert_eq!(pair(&stats["host"]), (0, 0), "{stats:#}");
+    let coverage = coverage(&stats);
+    assert!(!coverage.contains(&"device_unknown"), "{stats:#}");
+    calls.finish();
+}
+
+/// A context whose device was not seen, and more contexts than are followed: what is allocated there is on no known device, and on none
+/// that is wrong.
+#[test]
+fn a_device_that_was_not_seen_is_not_guessed() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let log = SimLog::inside(folder.path());
+    let mut calls = CUDA.start(&[("SIMCUDA_DEVICES", "2"), ("SIMCUDA_LOG", log.path())]);
+    let pid = calls.pid();
+    calls.call("cudaMemGetInfo");
+    calls.call("cuCtxCreate early 1");
+    calls.call("cuCtxPopCurrent");
+    daemon.attach(pid, "segments");
+    calls.call("cudaSetDevice 0");
+    calls.call("cuMemAlloc a 100");
+    calls.call("cuCtxPushCurrent early");
+    calls.call("cuMemAlloc b 2000");
+    let stats = daemon.stats(pid);
+    assert_eq!((on(&stats, 0), on(&stats, 1)), (100, 0), "{stats:#}");
+    assert_eq!(on(&stats, Value::Null), 2000, "{stats:#}");
+    assert!(coverage(&stats).contains(&"device_unknown"), "{stats:#}");
+    calls.call("cuCtxPopCurrent");
+    calls.call("cuMemAlloc c 30000");
+    // It is destroyed while it is not current, and takes its memory with it all the same.
+    calls.call("cuCtxDestroy early");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!((on(&stats, 0), on(&stats, 1)), (30100, 0), "{stats:#}");
+    // Each context on top of the other; the fifth lies too deep.
+    for (name, device) in [("one", 1), ("two", 0), ("three", 1), ("four", 1)] {
+        calls.call(&format!("cuCtxCreate {name} {device}"));
+    }
+    calls.call("cuMemAlloc d 400000");
+    calls.call("cuCtxPopCurrent");
+    calls.call("cuMemAlloc e 5000000");
+    for name in ["three", "two", "one"] {
+        calls.call(&format!("cuCtxDestroy {name}"));
+    }
+    calls.call("cuMemAlloc f 7");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!((on(&stats, 0), on(&stats, 1)), (30107, 0), "{stats:#}");
+    assert_eq!(on(&stats, Value::Null), 400_000, "{stats:#}");
+    // The runtime's own choice of a context says which one is the device's.
+    calls.call("cuDevicePrimaryCtxRetain primary 1");
+    calls.call("cuCtxSetCurrent primary");
+    calls.call("cuMemAlloc g 11");
+    calls.call("cuDevicePrimaryCtxReset 1");
+    calls.call("cuMemAlloc h 13");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!((on(&stats, 0), on(&stats, 1)), (30107, 13), "{stats:#}");
+    calls.finish();
+}
+
 /// A retained handle keeps memory whose mappings are gone (the log does not have it).
 #[test]
 fn a_retained_handle_holds_memory() {

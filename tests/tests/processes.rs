@@ -206,6 +206,44 @@ fn torch_forks() {
     torch.finish();
 }
 
+/// The structures in a forked process are a copy: what they name is the parent's memory, which counts once.
+#[test]
+fn a_forked_process_does_not_hold_its_parents_memory() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    let (pid, text) = (torch.pid(), torch.pid_text());
+    let told = torch.ask("train 2");
+    daemon.json(&["attach", "--pid", &text, "--children"]);
+    assert_totals(&daemon.stats(pid), &told);
+    let child = number(&torch.ask("fork")["child"]) as u32;
+    let note = |stats: &Value| {
+        let notes = stats["coverage"].as_array().unwrap().iter();
+        let texts = notes.filter_map(|note| note["text"].as_str());
+        let texts: Vec<&str> = texts.filter(|text| text.contains("are a copy")).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    };
+    let said = until(SHORT, "the child is told to be a copy", || {
+        daemon.process(child)?;
+        note(&daemon.stats(child))
+    });
+    assert!(said.contains(&text), "{said}");
+    let of_child = daemon.stats(child);
+    let held = of_child["devices"].as_array().unwrap().iter();
+    assert!(
+        held.clone()
+            .all(|device| device["reserved_bytes"].as_u64().unwrap_or(0) == 0),
+        "{of_child:#}"
+    );
+    // One that is attached by itself, later, is no other.
+    daemon.json(&["detach", "--pid", &child.to_string()]);
+    daemon.json(&["attach", "--pid", &child.to_string()]);
+    until(SHORT, "it is told again", || note(&daemon.stats(child)));
+    assert_totals(&daemon.stats(pid), &told);
+    // SAFETY: no memory; the child waits for this and is its parent's to reap.
+    unsafe { libc::kill(child as i32, libc::SIGKILL) };
+    torch.finish();
+}
+
 #[test]
 fn executes_another_image() {
     let daemon = Daemon::start();

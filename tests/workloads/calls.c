@@ -61,6 +61,13 @@ int cuMemRelease(u64);
 int cuMemMap(u64, size_t, size_t, u64, u64);
 int cuMemUnmap(u64, size_t);
 int cuMemRetainAllocationHandle(u64 *, void *);
+int cuCtxCreate_v2(void **, unsigned, int);
+int cuCtxDestroy_v2(void *);
+int cuCtxPushCurrent_v2(void *);
+int cuCtxPopCurrent_v2(void **);
+int cuCtxSetCurrent(void *);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuDevicePrimaryCtxReset_v2(int);
 
 enum { NAMES = 4096 };
 static struct named { char name[24]; u64 value; size_t size; } names[NAMES];
@@ -99,6 +106,13 @@ static void gave(int result, u64 value, size_t size) {
 static void took(int result, struct named *it) {
     if (result == 0 && it) it->name[0] = 0;
     printf("{\"result\":%d}\n", result);
+}
+
+/* Device 0 without a word, else the device that it names, or the host. */
+static struct location location(int word) {
+    if (!words[word]) return (struct location){1, 0};
+    if (strcmp(words[word], "host") == 0) return (struct location){2, 0};
+    return (struct location){1, (int)number(word)};
 }
 
 static void *stream(int word) {
@@ -254,7 +268,7 @@ static void obey(void) {
     else if (is("cudaFreeAsync")) took(cudaFreeAsync((void *)known(words[1])->value, stream(2)), known(words[1]));
     else if (is("cudaFreeAsync_ptsz")) took(cudaFreeAsync_ptsz((void *)known(words[1])->value, stream(2)), known(words[1]));
     else if (is("cudaMemPoolCreate")) {
-        struct pool_properties properties = {.type = 1, .location = {1, 0}};
+        struct pool_properties properties = {.type = 1, .location = location(1)};
         took(cudaMemPoolCreate(&own_pool, &properties), NULL);
     } else if (is("cudaMallocFromPoolAsync")) {
         result = cudaMallocFromPoolAsync(&pointer, number(2), own_pool, stream(3));
@@ -293,7 +307,7 @@ static void obey(void) {
     else if (is("cuMemAddressReserve")) result = cuMemAddressReserve(&address, number(2), 0, 0, 0), gave(result, address, number(2));
     else if (is("cuMemAddressFree")) took(cuMemAddressFree(known(words[1])->value, known(words[1])->size), known(words[1]));
     else if (is("cuMemCreate")) {
-        struct properties properties = {.type = 1, .location = {1, words[3] ? (int)number(3) : 0}};
+        struct properties properties = {.type = 1, .location = location(3)};
         result = cuMemCreate(&address, number(2), &properties, 0);
         gave(result, address, number(2));
     } else if (is("cuMemRelease")) took(cuMemRelease(known(words[1])->value), known(words[1]));
@@ -304,7 +318,16 @@ static void obey(void) {
     else if (is("cuMemRetain")) {
         result = cuMemRetainAllocationHandle(&address, (void *)(known(words[2])->value + number(3)));
         gave(result, address, 0);
-    } else if (is("pairs")) {
+    } else if (is("cuCtxCreate")) result = cuCtxCreate_v2(&pointer, 0, (int)number(2)), gave(result, (u64)pointer, 0);
+    else if (is("cuCtxDestroy")) took(cuCtxDestroy_v2((void *)known(words[1])->value), known(words[1]));
+    else if (is("cuCtxPushCurrent")) took(cuCtxPushCurrent_v2((void *)known(words[1])->value), NULL);
+    else if (is("cuCtxPopCurrent")) took(cuCtxPopCurrent_v2(NULL), NULL);
+    else if (is("cuCtxSetCurrent")) took(cuCtxSetCurrent(words[1] ? (void *)known(words[1])->value : NULL), NULL);
+    else if (is("cuDevicePrimaryCtxRetain")) {
+        result = cuDevicePrimaryCtxRetain(&pointer, (int)number(2));
+        gave(result, (u64)pointer, 0);
+    } else if (is("cuDevicePrimaryCtxReset")) took(cuDevicePrimaryCtxReset_v2((int)number(1)), NULL);
+    else if (is("pairs")) {
         /* As many allocations, each freed at once. */
         int bad = 0;
         for (size_t i = 0; i < number(1); i++) {

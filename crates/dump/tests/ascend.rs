@@ -46,6 +46,8 @@ fn call(function: &str, op: CallOp, at: u64, size: u64, hal: Option<HalFacts>) -
         stream: None,
         handle: if is_handle { at } else { 0 },
         extra: 0,
+        context: 0,
+        of_host: false,
         hal,
         nested: 1,
         duration_ns: 10,

@@ -80,6 +80,8 @@ fn driver(op: CallOp, ptr: u64, size: u64) -> Body {
         stream: None,
         handle: 0,
         extra: 0,
+        context: 0,
+        of_host: false,
         hal: None,
         nested: 0,
         duration_ns: 1,

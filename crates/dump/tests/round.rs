@@ -336,6 +336,8 @@ fn what_was_there_before_is_shadow() {
             size: if op == CallOp::Alloc { 2048 } else { 0 },
             stream: None,
             handle: 0,
+            context: 0,
+            of_host: false,
             hal: None,
             extra: 0,
             nested: 0,

@@ -15,6 +15,9 @@ use crate::shapes::Class;
 
 /// Tensors that are looked at to learn where they keep what.
 const SAMPLE: usize = 4096;
+/// Tensors that are looked at for one whose memory is a block, where none of the sample is, and the number of such tensors that is enough.
+const LOOKED_AT: usize = 1 << 17;
+const ENOUGH_VOTES: usize = 16;
 /// Bytes of a node of the graph that are looked at, if its true size is not known.
 const SHORT_NODE: u64 = 256;
 /// Largest node that is believed, in bytes.
@@ -44,9 +47,12 @@ const LONGEST_NAME: usize = 512;
 impl<M: Memory + ?Sized> Heap<'_, M> {
     /// Learns from the tensors whose objects these are. `blocks` has the addresses of all blocks of the device.
     pub fn learn(&mut self, tensors: &[u64], blocks: &ByAddress<u32>) {
-        let tensors = &tensors[..tensors.len().min(SAMPLE)];
+        // Spread over all: those that come first may all be tensors of the host.
+        let every = tensors.len().div_ceil(SAMPLE).max(1);
+        let all = tensors;
+        let tensors: Vec<u64> = all.iter().step_by(every).copied().collect();
         let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
-        for tensor in tensors {
+        for tensor in &tensors {
             for at in [16, 24, 32] {
                 let Some(made) = self
                     .pages
@@ -80,20 +86,39 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         self.learn_sizes(&tensors);
         let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
         for tensor in &tensors {
-            for at in (16..64).step_by(8) {
-                let Some(memory) = self.pages.word(tensor + at).filter(|at| is_pointer(*at)) else {
-                    continue;
-                };
-                for own in (8..64).step_by(8) {
-                    let word = self.pages.word(memory + own).unwrap_or(0);
-                    if blocks.contains_key(&word) {
-                        *votes.entry((at, own)).or_default() += 1;
-                    }
-                }
+            self.vote_for_storage(*tensor, blocks, &mut votes);
+        }
+        // Few tensors of a device among many of the host may all have been left out.
+        for object in all.iter().take(LOOKED_AT) {
+            if votes.values().sum::<usize>() >= ENOUGH_VOTES {
+                break;
+            }
+            if let Some(tensor) = self.made(*object) {
+                self.vote_for_storage(tensor, blocks, &mut votes);
             }
         }
         self.torch.storage_at = first_of_most(&votes);
         self.learn_autograd(&tensors);
+    }
+
+    /// Votes for the places of the storage in a tensor, and of the data in a storage, that lead to a block.
+    fn vote_for_storage(
+        &mut self,
+        tensor: u64,
+        blocks: &ByAddress<u32>,
+        votes: &mut HashMap<(u64, u64), usize>,
+    ) {
+        for at in (16..64).step_by(8) {
+            let Some(memory) = self.pages.word(tensor + at).filter(|at| is_pointer(*at)) else {
+                continue;
+            };
+            for own in (8..64).step_by(8) {
+                let word = self.pages.word(memory + own).unwrap_or(0);
+                if blocks.contains_key(&word) {
+                    *votes.entry((at, own)).or_default() += 1;
+                }
+            }
+        }
     }
 
     /// Tensors are of one class in nearly all cases, so that the C library's allocator gives them pieces of one size. Another allocator has

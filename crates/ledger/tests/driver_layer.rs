@@ -190,6 +190,135 @@ fn reset_takes_one_device() {
     assert!(!has_note(&stats(&c.ledger).coverage, "device_unknown"));
 }
 
+/// What NVIDIA documents for `cuCtxDestroy`, `cuDevicePrimaryCtxReset` and `cudaDeviceReset`.
+#[test]
+fn what_belongs_to_a_context_goes_with_it() {
+    const OWN: u64 = 0x7f00_0000_1230;
+    let mut c = plain();
+    // In the primary context of device 0, and in one that the program made there.
+    for (context, at) in [(0, 0x10_0000), (OWN | 1, 0x20_0000)] {
+        let kinds = [
+            CallOp::Alloc,
+            CallOp::ManagedAlloc,
+            CallOp::AsyncAlloc,
+            CallOp::HostAlloc,
+            CallOp::HostRegister,
+            CallOp::IpcOpen,
+        ];
+        for (number, kind) in (0..).zip(kinds) {
+            c.send(kind, |call| {
+                call.ptr = at + number * 0x1000;
+                call.size = if kind == CallOp::IpcOpen { 0 } else { 256 };
+                call.device = Some(0);
+                call.context = context;
+            });
+        }
+        c.send(CallOp::ArrayAlloc, |call| {
+            call.handle = at + 0x9000;
+            call.device = Some(0);
+            call.context = context;
+        });
+        c.handle(CallOp::Create, at + 0xa000, 4096);
+    }
+    let held = |c: &common::calls::Calls| {
+        let report = stats(&c.ledger);
+        let device = c.device();
+        let arrays = report
+            .coverage
+            .iter()
+            .find(|note| note.code == "array_alloc");
+        (
+            device.driver.unwrap().count
+                - device.async_pool.unwrap().count
+                - device.physical.unwrap().count,
+            device.async_pool.unwrap().count,
+            device.physical.unwrap().count,
+            device.imported.map_or(0, |imported| imported.count),
+            report.host.unwrap().count,
+            arrays.map(|note| note.text.clone()),
+        )
+    };
+    let first = held(&c);
+    assert_eq!(
+        (first.0, first.1, first.2, first.3, first.4),
+        (4, 2, 2, 2, 4)
+    );
+    // The runtime's reset in a context that the program made is none.
+    c.send(CallOp::Reset, |call| {
+        call.device = Some(0);
+        call.context = OWN | 1;
+    });
+    assert_eq!(held(&c), first);
+    c.send(CallOp::Reset, |call| {
+        call.layer = Layer::Driver;
+        call.device = Some(0);
+        call.handle = OWN;
+    });
+    let second = held(&c);
+    assert_eq!(
+        (second.0, second.1, second.2, second.3, second.4),
+        (2, 2, 2, 1, 2)
+    );
+    assert_ne!(second.5, first.5, "the array went");
+    c.send(CallOp::Reset, |call| call.device = Some(0));
+    let third = held(&c);
+    assert_eq!(
+        (third.0, third.1, third.2, third.3, third.4),
+        (0, 2, 2, 0, 0)
+    );
+    assert_eq!(c.device().orphan_free_count, 0);
+    // HIP's reset takes all.
+    c.send(CallOp::Reset, |call| {
+        call.vendor = Vendor::Hip;
+        call.device = Some(0);
+    });
+    assert_eq!(c.device().driver.unwrap().count, 0);
+}
+
+/// What `cudaMemPoolImportPointer` gave is freed with `cudaFreeAsync`.
+#[test]
+fn an_import_of_a_pool_is_freed_as_its_memory_is() {
+    let mut c = plain();
+    c.at(CallOp::IpcOpen, 0x1000, 0);
+    assert_eq!(c.device().imported.unwrap().count, 1);
+    c.at(CallOp::AsyncFree, 0x1000, 0);
+    assert_eq!(
+        find_device(&c.ledger, Some(0)),
+        None,
+        "nothing of it is left"
+    );
+}
+
+/// Memory that was asked for at a location of the host is on no device.
+#[test]
+fn physical_and_pooled_memory_of_the_host_is_on_no_device() {
+    let mut c = plain();
+    c.send(CallOp::Create, |call| {
+        call.handle = 9;
+        call.size = 4096;
+        call.of_host = true;
+    });
+    c.send(CallOp::AsyncAlloc, |call| {
+        call.ptr = 0x9000;
+        call.size = 512;
+        call.of_host = true;
+    });
+    let host = |c: &common::calls::Calls| {
+        let report = stats(&c.ledger);
+        assert_eq!(report.devices, vec![]);
+        let host = report.host.unwrap();
+        (host.count, host.bytes)
+    };
+    assert_eq!(host(&c), (2, 4608));
+    c.map(0x20_0000, 4096, 9);
+    c.handle(CallOp::Release, 9, 0);
+    assert_eq!(host(&c), (2, 4608), "it is still mapped");
+    c.at(CallOp::AsyncFree, 0x9000, 0);
+    assert_eq!(host(&c), (1, 4096));
+    c.at(CallOp::Unmap, 0x20_0000, 4096);
+    assert_eq!(host(&c), (0, 0));
+}
+
 #[test]
 fn imports_and_arrays_are_in_no_sum() {
     let mut c = plain();

@@ -186,7 +186,7 @@ fn the_same_bytes_and_nobody_hangs() {
     assert_eq!((sum, asked), (6u64.to_ne_bytes().to_vec(), vec![1, 3, 6]));
     let refuses = &mut |_: &[u8]| Err(ErrorKind::PermissionDenied.into());
     assert!(own.work(&work(7), &told, long, refuses).is_err());
-    let too_much = done(7, &vec![at; 1 << 18]).unwrap_err();
+    let too_much = done(7, &vec![at; 1 << 22]).unwrap_err();
     assert_eq!(too_much.kind(), ErrorKind::FileTooLarge);
 
     // It may look at other users' processes and files, and do nothing else: CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE and

@@ -104,7 +104,7 @@ impl ProcessCode {
 
     /// Reads which code the process has mapped. Fails if its mappings cannot be read; then what was known stays.
     pub fn read(&mut self, images: &mut Shared) -> Result<(), SiteError> {
-        self.read_at = Some(Instant::now());
+        let is_first = self.read_at.replace(Instant::now()).is_none();
         let mapped = mapped::read(self.pid)?;
         let mut code = Vec::new();
         for object in &mapped.objects {
@@ -125,6 +125,15 @@ impl ProcessCode {
         }
         code.sort_by_key(|code| code.start);
         let before = std::mem::replace(&mut self.code, code);
+        // An address may have been met in new code before the mappings were read again. Nothing was known there then.
+        for is in self.code.iter().filter(|_| !is_first) {
+            let after = before.partition_point(|was| was.start <= is.start);
+            let was = after.checked_sub(1).and_then(|at| before.get(at));
+            let range = (is.start, is.end);
+            if !was.is_some_and(|was| was.holds(is)) && !self.replaced.contains(&range) {
+                self.replaced.push(range);
+            }
+        }
         for was in before {
             let is = self.index(was.start).and_then(|at| self.code.get(at));
             let range = (was.start, was.end);
@@ -141,7 +150,7 @@ impl ProcessCode {
         Ok(self.replaced())
     }
 
-    /// The address ranges that had other code before, since this was asked last. Rules for addresses in them are no
+    /// The address ranges that had other code before, or none, since this was asked last. Rules for addresses in them are no
     /// longer valid. Whatever meets an unknown address reads the mappings again, so there may be some after it.
     pub fn replaced(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.replaced)

@@ -364,6 +364,16 @@ impl Refusal {
             Refusal::AlreadyAttached { pid, .. } => {
                 format!("for another level, detach it first: memscope-ctl detach --pid {pid}")
             }
+            Refusal::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::TimedOut => {
+                "ask again in a moment: a page of the process was not there in time, as on a busy disk. If it says so each time, \
+                 the process maps a file of a file system that does not answer"
+                    .into()
+            }
+            Refusal::Unreadable { source, .. }
+                if source.kind() != std::io::ErrorKind::PermissionDenied =>
+            {
+                "other questions about this process are answered; docs/limits.md says what cannot be read".into()
+            }
             Refusal::Unreadable { .. } if may_trace() => {
                 "the daemon has the capability for it (CAP_SYS_PTRACE), and the kernel denies it all the \
                  same: a security module protects this process, or it is of another user namespace. \
@@ -506,6 +516,21 @@ mod tests {
         };
         assert!(hint.unwrap().contains(expected), "{hint:?}");
         assert_eq!(status.metadata().get(ERROR_CODE).unwrap(), "unreadable");
+    }
+
+    #[test]
+    fn what_came_too_late_is_no_lack_of_rights() {
+        let refusal = Refusal::Unreadable {
+            pid: 7,
+            what: "Python's objects".into(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        };
+        let status = Status::from(refusal);
+        let (_, hint) = memscope_proto::split_message(status.message());
+        assert!(
+            hint.unwrap().starts_with("ask again in a moment"),
+            "{hint:?}"
+        );
     }
 
     #[test]

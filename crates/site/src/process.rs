@@ -112,6 +112,18 @@ pub fn read(pid: u32, name: &str) -> Result<Vec<u8>, SiteError> {
     text.map_err(|source| SiteError::proc_read(pid, path, source))
 }
 
+/// The parent of which the process's memory is a copy: it was forked and has executed no image since, and its parent is still there and has
+/// executed none either. `None` where that is not so, or cannot be told.
+///
+/// The auxiliary vector tells that: among others it has the address of 16 random bytes on the stack, which differs for each image that is
+/// executed, where addresses are random.
+pub fn copied_from(pid: u32) -> Option<u32> {
+    let parent = alive(pid).ok()?.parent_pid;
+    let own = read(pid, "auxv").ok()?;
+    let of_parent = read(parent, "auxv").ok()?;
+    (!own.is_empty() && own == of_parent).then_some(parent)
+}
+
 fn malformed(pid: u32, name: &str, what: &'static str) -> SiteError {
     SiteError::Malformed {
         pid,

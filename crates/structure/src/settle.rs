@@ -273,11 +273,13 @@ fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Sp
         if addr < before || end <= addr {
             return Err("segments overlap".to_owned());
         }
+        // The pools are read anew with each pass, and a busy process may show a part of them only.
+        let pool = look.pools.get(&pool).copied();
         spaces.push(Space {
             addr,
             end,
             stream,
-            pool: look.pools[&pool],
+            pool: pool.ok_or("a segment is in a pool that was not seen")?,
             unmapped: unmapped
                 .range(addr..end)
                 .map(|(at, to)| (*at, *to))

@@ -142,6 +142,34 @@ const RUNTIME: &[Row] = &[
     runtime("cudaMemGetInfo", Op::MemInfo)
         .extra(0)
         .size_as(1, SizeMode::Out),
+    // Streams and pools, since a stream-ordered allocation is made where its stream or pool is.
+    runtime("cudaStreamCreate", Op::NewStream).handle_out(0),
+    runtime("cudaStreamCreateWithFlags", Op::NewStream)
+        .handle_out(0)
+        .since(5000),
+    runtime("cudaStreamCreateWithPriority", Op::NewStream)
+        .handle_out(0)
+        .since(5050),
+    runtime("cudaMemPoolCreate", Op::PoolOf)
+        .handle_out(0)
+        .extra(1)
+        .since(11020),
+    runtime("cudaDeviceGetDefaultMemPool", Op::PoolOf)
+        .handle_out(0)
+        .size(1)
+        .since(11020),
+    runtime("cudaDeviceGetMemPool", Op::PoolOf)
+        .handle_out(0)
+        .size(1)
+        .since(11020),
+    runtime("cudaMemGetDefaultMemPool", Op::PoolOf)
+        .handle_out(0)
+        .ptr(1)
+        .since(13000),
+    runtime("cudaMemGetMemPool", Op::PoolOf)
+        .handle_out(0)
+        .ptr(1)
+        .since(13000),
     runtime("cudaSetDevice", Op::SetDevice).size(0),
     runtime("cudaDeviceReset", Op::Reset),
 ];
@@ -254,6 +282,23 @@ const DRIVER: &[Row] = &[
         .extra(0)
         .size_as(1, SizeMode::Out)
         .narrow(),
+    driver("cuStreamCreate", Op::NewStream, 2000).handle_out(0),
+    driver("cuStreamCreateWithPriority", Op::NewStream, 5050).handle_out(0),
+    driver("cuMemPoolCreate", Op::PoolOf, 11020)
+        .handle_out(0)
+        .extra(1),
+    driver("cuDeviceGetDefaultMemPool", Op::PoolOf, 11020)
+        .handle_out(0)
+        .size(1),
+    driver("cuDeviceGetMemPool", Op::PoolOf, 11020)
+        .handle_out(0)
+        .size(1),
+    driver("cuMemGetDefaultMemPool", Op::PoolOf, 13000)
+        .handle_out(0)
+        .ptr(1),
+    driver("cuMemGetMemPool", Op::PoolOf, 13000)
+        .handle_out(0)
+        .ptr(1),
     driver("cuCtxSetCurrent", Op::SetContext, 4000).handle(0),
     driver("cuCtxPushCurrent_v2", Op::PushContext, 4000).handle(0),
     driver("cuCtxPushCurrent", Op::PushContext, 2000).handle(0),

@@ -121,6 +121,16 @@ const ROWS: &[Row] = &[
     call("hipMemGetInfo", Op::MemInfo)
         .extra(0)
         .size_as(1, SizeMode::Out),
+    call("hipStreamCreate", Op::NewStream).handle_out(0),
+    call("hipStreamCreateWithFlags", Op::NewStream).handle_out(0),
+    call("hipStreamCreateWithPriority", Op::NewStream).handle_out(0),
+    call("hipMemPoolCreate", Op::PoolOf).handle_out(0).extra(1),
+    call("hipDeviceGetDefaultMemPool", Op::PoolOf)
+        .handle_out(0)
+        .size(1),
+    call("hipDeviceGetMemPool", Op::PoolOf)
+        .handle_out(0)
+        .size(1),
     call("hipSetDevice", Op::SetDevice).size(0),
     call("hipDeviceReset", Op::Reset),
     call("hipCtxSetCurrent", Op::SetContext).handle(0),

@@ -110,6 +110,11 @@ fn prototype(function: &str, words: &[&str]) -> Prototype {
             "height" | "Height" if pitched => abi.size = Some((position, SizeMode::Pitch)),
             "total" => abi.size = Some((position, SizeMode::Out)),
             "free" | "pitch" | "pPitch" | "offset" => abi.extra = Some(position),
+            "pStream" | "phStream" | "stream" | "pool_out" if result => {
+                abi.handle = Some((position, true))
+            }
+            "poolProps" | "pool_props" => abi.extra = Some(position),
+            "location" => abi.ptr = Some((position, mode)),
             "hStream" | "stream" => abi.stream = Some(position),
             "handle" | "pool" | "memPool" | "mem_pool" | "array" | "mipmappedArray" | "pHandle"
             | "hArray" | "hMipmappedArray" | "pctx" | "ctx" => {
@@ -186,6 +191,8 @@ fn operations_go_with_what_the_call_passes() {
             Op::MemInfo => row.abi.extra.is_some() && size.is_some(),
             Op::SetDevice => size.is_some(),
             Op::Reset => !out,
+            Op::NewStream => result,
+            Op::PoolOf => result && (ptr.is_some() || size.is_some() || row.abi.extra.is_some()),
         };
         assert!(fine, "{}", row.name);
     }

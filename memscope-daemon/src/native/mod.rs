@@ -396,6 +396,33 @@ mod tests {
         keeper.send(Command::Stop).unwrap();
     }
 
+    /// An address of a library that was mapped a moment ago was met before the mappings were read again.
+    #[tokio::test]
+    async fn rules_of_code_that_was_not_known_yet_are_forgotten_when_it_is() {
+        const PAGE: usize = 1 << 16;
+        let (mut worker, _waiting) = worker();
+        let keeper = worker.keeper.clone();
+        let mut process = ProcessCode::new(std::process::id());
+        process.read(&mut worker.shared).unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let protection = ProtFlags::READ | ProtFlags::EXEC;
+        // SAFETY: the kernel chooses the place, and nobody reads or runs what is mapped there.
+        let code = unsafe {
+            let anywhere = std::ptr::null_mut();
+            mmap(anywhere, PAGE, protection, MapFlags::PRIVATE, &file, 0).unwrap()
+        };
+        let rules = HashSet::from([code as u64 + 1]);
+        let handle = ProcessHandle(7);
+        worker.processes.insert(handle, Watched { process, rules });
+        eventually("the rule is forgotten", || {
+            worker.name(handle, &[1]);
+            worker.processes[&handle].rules.is_empty()
+        });
+        // SAFETY: it was mapped above, and nothing refers to it.
+        unsafe { munmap(code, PAGE).unwrap() };
+        keeper.send(Command::Stop).unwrap();
+    }
+
     #[tokio::test]
     async fn what_finds_no_place_in_the_queue_of_names_is_told_and_counted() {
         let (mut worker, waiting) = worker();

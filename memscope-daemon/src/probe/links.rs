@@ -163,38 +163,22 @@ pub fn attach(
             let directory = directory
                 .as_ref()
                 .filter(|_| aya::features().bpf_perf_link());
-            let mut links: Vec<Box<dyn Any + Send>> = Vec::with_capacity(points.len());
-            for point in points {
-                let wrap = |source| ProbeError::Aya {
-                    program: program.name().to_owned(),
-                    action: "attached",
-                    source: Box::new(source),
-                };
-                let name = directory.map(|_| kernel.next_pin());
-                let probe = kernel.perf_program(program)?;
-                let id = probe
-                    .attach(
-                        UProbeAttachPoint {
-                            location: UProbeAttachLocation::AbsoluteOffset(point.offset),
-                            cookie: Some(point.cookie),
-                        },
-                        &open_path,
-                        scope,
-                    )
-                    .map_err(wrap)?;
-                let link: UProbeLink = probe.take_link(id).map_err(wrap)?;
-                let (Some(directory), Some(name)) = (directory, name) else {
-                    links.push(Box::new(link));
-                    continue;
-                };
-                let link = FdLink::try_from(link)
-                    .map_err(|source| failed(std::io::Error::other(source)))?;
-                let pinned = link
-                    .pin(directory.path(&name))
-                    .map_err(|source| failed(std::io::Error::other(source)))?;
-                pins.push(name);
-                links.push(Box::new(pinned));
-            }
+            let placed = each(
+                kernel,
+                program,
+                points,
+                (&open_path, scope),
+                (directory, &mut pins),
+                failed,
+            );
+            let links = placed.inspect_err(|_| {
+                // Pinned probes would go on without anybody who knows of them.
+                for name in &pins {
+                    if let Some(Err(error)) = directory.map(|pins| pins.unpin(name)) {
+                        tracing::error!(error = %crate::error_chain(&error), "a probe could not be removed");
+                    }
+                }
+            })?;
             Box::new(links)
         }
     };
@@ -209,6 +193,45 @@ pub fn attach(
         directory,
         held,
     })
+}
+
+/// Attaches a program at places of a file, each by a perf event, and pins these in the directory. Their names are then in `pins`, also if it
+/// fails at one of them.
+fn each(
+    kernel: &mut Kernel,
+    program: Program,
+    points: &[Point],
+    (path, scope): (&Path, UProbeScope),
+    (directory, pins): (Option<&Pins>, &mut Vec<String>),
+    failed: impl Fn(std::io::Error) -> ProbeError,
+) -> Result<Vec<Box<dyn Any + Send>>, ProbeError> {
+    let mut links: Vec<Box<dyn Any + Send>> = Vec::with_capacity(points.len());
+    for point in points {
+        let wrap = |source: aya::programs::ProgramError| ProbeError::Aya {
+            program: program.name().to_owned(),
+            action: "attached",
+            source: Box::new(source),
+        };
+        let name = directory.map(|_| kernel.next_pin());
+        let probe = kernel.perf_program(program)?;
+        let place = UProbeAttachPoint {
+            location: UProbeAttachLocation::AbsoluteOffset(point.offset),
+            cookie: Some(point.cookie),
+        };
+        let id = probe.attach(place, path, scope).map_err(wrap)?;
+        let link: UProbeLink = probe.take_link(id).map_err(wrap)?;
+        let (Some(directory), Some(name)) = (directory, name) else {
+            links.push(Box::new(link));
+            continue;
+        };
+        let link =
+            FdLink::try_from(link).map_err(|source| failed(std::io::Error::other(source)))?;
+        let pinned = link.pin(directory.path(&name));
+        let pinned = pinned.map_err(|source| failed(std::io::Error::other(source)))?;
+        pins.push(name);
+        links.push(Box::new(pinned));
+    }
+    Ok(links)
 }
 
 /// Removes links in parallel, since each removal waits for a grace period of the kernel. Returns when all are

@@ -789,9 +789,11 @@ fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
     Ok(programs)
 }
 
-/// Whether the kernel has the multi-uprobe link. Kernels before 6.6 accept the programs but not the link. So this
-/// asks for a link with a path that cannot exist: a kernel that knows the link answers "no such file" (or "bad file"
-/// if it checks that first).
+/// Whether the kernel has the multi-uprobe link, and the link sees all threads of a process. Kernels before 6.6 accept the programs but
+/// not the link. So this asks for a link with a path that cannot exist: a kernel that knows the link answers "no such file" (or "bad file"
+/// if it checks that first). The first kernels that have the link see only the thread whose number is that of the process. The change that
+/// mended it (6.10, and later releases of 6.6 and 6.9) also made the kernel refuse a negative process number as invalid, before it looks at
+/// the path.
 fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
     let Some(program) = programs.get(&Program::LinkerHook) else {
         return false;
@@ -800,25 +802,35 @@ fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
         offset: 0,
         cookie: 0,
     };
-    match multi::attach(
-        program.as_fd(),
-        &c"/proc/self/no-such-file".to_owned(),
-        std::process::id(),
-        &[point],
-        false,
-    ) {
-        Ok(_) => true,
-        Err(error) => matches!(
-            error.raw_os_error(),
-            Some(libc::ENOENT | libc::EBADF | libc::ENOTDIR)
-        ),
-    }
+    let refused = |process: u32| {
+        let path = c"/proc/self/no-such-file".to_owned();
+        let link = multi::attach(program.as_fd(), &path, process, &[point], false);
+        link.err().and_then(|error| error.raw_os_error())
+    };
+    sees_all_threads(refused(std::process::id()), refused(u32::MAX))
+}
+
+/// What the kernel's refusals of two links say (see [`multi_works`]): one for a process, and one for a process with a negative number.
+fn sees_all_threads(refused: Option<i32>, refused_negative: Option<i32>) -> bool {
+    matches!(
+        refused,
+        None | Some(libc::ENOENT | libc::EBADF | libc::ENOTDIR)
+    ) && refused_negative == Some(libc::EINVAL)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_sees_one_thread_only_is_not_used() {
+        // Without the link, with the first one, and with the mended one.
+        assert!(!sees_all_threads(Some(libc::EINVAL), Some(libc::EINVAL)));
+        assert!(!sees_all_threads(Some(libc::ENOENT), Some(libc::ENOENT)));
+        assert!(sees_all_threads(Some(libc::ENOENT), Some(libc::EINVAL)));
+        assert!(sees_all_threads(Some(libc::EBADF), Some(libc::EINVAL)));
+    }
 
     /// Without it the kernel gives a program one stack for each processor, on which two threads can meet
     /// (memscope-ebpf/src/own_stack.rs).

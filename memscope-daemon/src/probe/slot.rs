@@ -166,7 +166,7 @@ impl Slot {
     }
 
     /// Sets the sampling of stacks: one stack is taken for each 2^`sampling` bytes. 0: a stack is taken for every
-    /// allocation.
+    /// allocation. [`memscope_common::STACKS_OFF`]: none is taken.
     pub fn set_stack_sampling(&self, sampling: u32) {
         // SAFETY: the field is an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).stack_sampling) }

@@ -16,8 +16,8 @@ use super::maps::map_error;
 /// A table whose key is a thread: [`memscope_common::thread_key`].
 type ByThread<const VALUE: usize> = BpfHashMap<MapData, u64, [u8; VALUE]>;
 
-/// Size in bytes of an entry of `THREAD_DEVICE`: how many devices the thread has pushed, and these devices.
-const THREAD_DEVICE: usize = 24;
+/// Size in bytes of an entry of `THREAD_DEVICE`: how many contexts the thread has pushed, and a word for each that is followed.
+const THREAD_DEVICE: usize = 40;
 
 /// The tables of the BPF programs whose entries belong to single processes. The entries of a process are removed at
 /// its end.

@@ -257,6 +257,7 @@ impl Tracer {
                 mapped: false,
                 reading: false,
                 read_again: false,
+                is_copy: false,
                 baseline: None,
                 retry: None,
                 python: false,

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use memscope_common::STACKS_OFF;
 use memscope_rpc::{Share, StackKinds};
 
 use super::Tracer;
@@ -40,13 +41,16 @@ impl Tracer {
             };
             let taken = traced.slot.stack_time();
             if let Some((kinds, share)) = traced.budget.look(now, taken, most) {
-                traced.slot.set_python(if kinds.python {
-                    traced.python_number
-                } else {
-                    0
-                });
                 traced.slot.set_native(kinds.native && traced.native);
-                traced.slot.set_stack_sampling(u32::from(kinds.sampling));
+                // The layout of Python stays set: code that dies meanwhile is in stacks that were taken before.
+                let off = if kinds.python || kinds.native {
+                    0
+                } else {
+                    STACKS_OFF
+                };
+                traced
+                    .slot
+                    .set_stack_sampling(u32::from(kinds.sampling) | off);
                 changes.push((*pid, kinds, (share, most), traced.options.stacks));
             }
         }

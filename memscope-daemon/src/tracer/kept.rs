@@ -97,6 +97,9 @@ pub struct KeptProcess {
     pub baseline_read: bool,
     /// Python stacks are taken.
     pub python: bool,
+    /// The structures of its allocator are a copy of its parent's.
+    #[serde(default)]
+    pub is_copy: bool,
     /// Stacks of compiled code are taken.
     pub native: bool,
     /// The rule that attached it.
@@ -142,6 +145,7 @@ impl KeptProcess {
             backend,
             reading: _,
             read_again: _,
+            is_copy,
             baseline,
             retry: _,
             next_read: _,
@@ -178,6 +182,7 @@ impl KeptProcess {
             default_known: *default_known,
             backend: backend.clone(),
             baseline_read: baseline.is_some(),
+            is_copy: *is_copy,
             python: *python,
             native: *native,
             rule: *rule,

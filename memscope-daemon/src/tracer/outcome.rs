@@ -15,6 +15,11 @@ pub enum ReadingOutcome {
     },
     /// The process does not hold anything yet from which a layout could be learned.
     NothingYet,
+    /// The structures are a copy of the parent's, which holds the memory.
+    Copied {
+        /// Process id of the parent.
+        parent: u32,
+    },
     /// There is no reading.
     Failed {
         /// The reason with its causes, as coverage notes show it.

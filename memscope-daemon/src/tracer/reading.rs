@@ -11,6 +11,7 @@ use memscope_ledger::event::{Backend, HeldPart, Level, ProcessHandle, TraceActio
 use memscope_log::records::DaemonRecord;
 use memscope_memory::ProcessMemory;
 use memscope_proto::v1::BaselineRead;
+use memscope_site::process;
 use memscope_structure::{Change, ChangeKind};
 
 use super::outcome::ReadingOutcome;
@@ -40,6 +41,9 @@ impl Tracer {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return false;
         };
+        if traced.is_copy {
+            return false;
+        }
         if traced.reading {
             traced.read_again = true;
             return true;
@@ -116,6 +120,20 @@ impl Tracer {
                 self.note(pid, "reading_failed", "");
             }
             ReadingOutcome::NothingYet => {}
+            ReadingOutcome::Copied { parent } => {
+                traced.is_copy = true;
+                traced.retry = None;
+                let code = if traced.level == Level::Read {
+                    "pool_not_readable"
+                } else {
+                    "baseline_not_read"
+                };
+                let text = format!(
+                    "it was forked by process {parent}, so PyTorch's structures in its memory are a copy: the memory that they name is \
+                     {parent}'s, and is shown there"
+                );
+                self.note(pid, code, &text);
+            }
             ReadingOutcome::Failed { why, layout } => {
                 if let (Some(file), Some(layout)) = (&traced.allocator_file, layout) {
                     self.structures.insert(file.clone(), layout);
@@ -227,6 +245,16 @@ impl Tracer {
     }
 }
 
+/// Whose memory the structures of a forked process name.
+enum Inherited {
+    /// Its own.
+    Nothing,
+    /// That of its parent, with this process id.
+    From(u32),
+    /// Its own, or that of its parent.
+    Unknown(u32),
+}
+
 struct Job {
     pid: u32,
     process: ProcessHandle,
@@ -242,6 +270,15 @@ impl Job {
             Ok(memory) => memory,
             Err(source) => return failed(format!("its memory cannot be opened: {source}")),
         };
+        match self.inherited() {
+            Inherited::Nothing => {}
+            Inherited::From(parent) => return ReadingOutcome::Copied { parent },
+            Inherited::Unknown(parent) => {
+                return failed(format!(
+                    "it was forked by process {parent}, of which is not known yet what it holds"
+                ));
+            }
+        }
         match works::structures(&memory, wanted, &mut self) {
             Ok(Outcome::Taken {
                 layout,
@@ -262,6 +299,23 @@ impl Job {
             Ok(Outcome::NothingYet) => ReadingOutcome::NothingYet,
             Ok(Outcome::Failed { why, layout }) => ReadingOutcome::Failed { why, layout },
             Err(error) => failed(format!("its structures cannot be read: {error}")),
+        }
+    }
+
+    /// Whether what the structures say is the parent's: a process that is forked after its parent has begun to use the device cannot use
+    /// it, but has a copy of all structures. If the parent is not traced that is not known, and the structures are believed.
+    fn inherited(&self) -> Inherited {
+        let Some(parent) = process::copied_from(self.pid) else {
+            return Inherited::Nothing;
+        };
+        let held = self.keeper.ask_blocking(move |ledger, _| {
+            let summary = ledger.find(parent).and_then(|it| ledger.summary(it))?;
+            (summary.ended_ns.is_none()).then_some(summary.reserved_bytes)
+        });
+        match held.flatten() {
+            None | Some(Some(0)) => Inherited::Nothing,
+            Some(Some(_)) => Inherited::From(parent),
+            Some(None) => Inherited::Unknown(parent),
         }
     }
 

@@ -191,6 +191,7 @@ impl Tracer {
             backend: process.backend.clone(),
             reading: false,
             read_again: false,
+            is_copy: process.is_copy,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),

@@ -86,6 +86,8 @@ pub struct Traced {
     pub reading: bool,
     /// Whether another reading is wanted when that one has ended.
     pub read_again: bool,
+    /// The structures of its allocator are a copy of its parent's, which holds the memory: they are not read.
+    pub is_copy: bool,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
     /// Pause after the last failed reading. `None` while none has failed since the last success.

@@ -6,16 +6,21 @@ use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memscope_common::{
     AscendExtra, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL,
-    CallRecord, Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op,
-    ProcessEntry, PtrMode, STACK_NONE, SizeMode, UNKNOWN_U64, hal,
+    CALL_OF_HOST, CallRecord, Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG,
+    Op, ProcessEntry, PtrMode, STACK_NONE, SizeMode, UNKNOWN_U64, hal,
 };
 
 use super::{device, ids};
 use crate::emit::{count_drop, emit, live_process, tell_launches, thread_of};
 use crate::{inflight, native, own_stack, read, stack};
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE` from the header of CUDA's driver API.
+/// `CU_MEM_LOCATION_TYPE_DEVICE` from the header of CUDA's driver API, and the first and the last of the types that mean the host: `HOST`,
+/// `HOST_NUMA` and `HOST_NUMA_CURRENT`.
 const LOCATION_DEVICE: u32 = 1;
+const LOCATION_HOST: u32 = 2;
+const LOCATION_HOST_LAST: u32 = 4;
+/// The device plus 1 of memory that is the host's.
+const CREATED_OF_HOST: u64 = u64::MAX;
 
 /// Entry of an allocator function.
 #[uprobe]
@@ -47,7 +52,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Reads the properties with which physical memory is requested: the device plus 1 (0: not known), or for Ascend's
+/// Reads the properties with which physical memory is requested: the device plus 1 (0: not known) or [`CREATED_OF_HOST`], or for Ascend's
 /// driver its word of flags.
 #[inline(always)]
 fn created(cookie: Cookie, properties: u64) -> u64 {
@@ -65,9 +70,19 @@ fn created(cookie: Cookie, properties: u64) -> u64 {
         };
     }
     // CUmemAllocationProp: location {type, id} at 8.
-    match read::user::<[u32; 2]>(properties.wrapping_add(8)) {
-        Some([LOCATION_DEVICE, id]) => id as u64 + 1,
-        _ => 0,
+    match place(properties.wrapping_add(8)) {
+        device::OF_HOST => CREATED_OF_HOST,
+        device => (device + 1) as u64,
+    }
+}
+
+/// Reads a location: {type, id}. Gives a device, [`device::OF_HOST`] or `DEVICE_UNKNOWN`.
+#[inline(always)]
+fn place(location: u64) -> i32 {
+    match read::user::<[u32; 2]>(location) {
+        Some([LOCATION_DEVICE, id]) => id as i32,
+        Some([LOCATION_HOST..=LOCATION_HOST_LAST, _]) => device::OF_HOST,
+        _ => DEVICE_UNKNOWN,
     }
 }
 
@@ -102,7 +117,13 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     let op = cookie.op();
     if op >= Op::SetDevice as u16 && op <= Op::PrimaryContext as u16 {
         if status == 0 {
-            follow_device(process, thread, op, cookie, &call);
+            follow_device(process, thread, op, cookie, &call, depth > 0);
+        }
+        return 0;
+    }
+    if op == Op::NewStream as u16 || op == Op::PoolOf as u16 {
+        if status == 0 {
+            follow_order(process, thread, op, cookie, &call);
         }
         return 0;
     }
@@ -129,7 +150,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     let place = native::at_return(&ctx);
     send(process, tid, cookie, &call, status, nested, place);
     if op == Op::Reset as u16 && status == 0 && cookie.handle() != NO_ARG {
-        device::forget_context(process, arg(&call, cookie.handle()));
+        device::forget_context(process, thread, arg(&call, cookie.handle()));
     }
     0
 }
@@ -167,32 +188,109 @@ fn follow_device(
     op: u16,
     cookie: Cookie,
     call: &InflightCall,
+    inside: bool,
 ) {
     if op == Op::SetDevice as u16 {
         device::select(process, thread, call.args[0] as i32);
-    } else if op == Op::PopContext as u16 {
+        return;
+    }
+    if op == Op::PopContext as u16 {
         device::pop(thread);
-    } else if op == Op::PrimaryContext as u16 {
-        let context = out(call, cookie.handle());
-        device::learn_context(process, context, arg(call, cookie.size()) as i32);
-    } else if cookie.handle_is_result() {
+        return;
+    }
+    let context = if cookie.handle_is_result() {
         // The new context becomes the current one, too: cuCtxCreate pushes it, aclrtCreateContext replaces the current
         // one.
-        let of = arg(call, cookie.size()) as i32;
-        device::learn_context(process, out(call, cookie.handle()), of);
-        if op == Op::PushContext as u16 {
-            device::push(process, thread, of);
-        } else {
-            device::select(process, thread, of);
-        }
+        let context = out(call, cookie.handle());
+        let created = op != Op::PrimaryContext as u16;
+        device::learn_context(process, context, arg(call, cookie.size()) as i32, created);
+        context
     } else {
-        let of = device::of_context(process, arg(call, cookie.handle()));
-        if op == Op::PushContext as u16 {
-            device::push(process, thread, of);
-        } else {
-            device::select(process, thread, of);
-        }
+        arg(call, cookie.handle())
+    };
+    if op == Op::PushContext as u16 {
+        device::push(process, thread, context, inside);
+    } else if op == Op::SetContext as u16 {
+        device::select_context(process, thread, context, inside);
     }
+}
+
+/// Notes where the memory of a stream or of a pool lies: a stream's on the device on which it was made, a pool's where the
+/// call says.
+#[inline(always)]
+fn follow_order(
+    process: *mut ProcessEntry,
+    thread: u64,
+    op: u16,
+    cookie: Cookie,
+    call: &InflightCall,
+) {
+    let lies = if op == Op::NewStream as u16 {
+        of_thread(process, thread).0
+    } else if cookie.size() != NO_ARG {
+        arg(call, cookie.size()) as i32
+    } else if cookie.ptr() != NO_ARG {
+        place(arg(call, cookie.ptr()))
+    } else {
+        // cudaMemPoolProps: location {type, id} at 8.
+        place(arg(call, cookie.extra()).wrapping_add(8))
+    };
+    let handle = out(call, cookie.handle());
+    device::learn_order(process, handle, lies);
+}
+
+/// Where stream-ordered memory is allocated: where its pool has its memory, else on the stream's device. The default streams (0 to 2)
+/// are those of the thread's device.
+#[inline(always)]
+fn ordered(process: *mut ProcessEntry, cookie: Cookie, call: &InflightCall) -> i32 {
+    if cookie.op() != Op::AsyncAlloc as u16 {
+        return DEVICE_UNKNOWN;
+    }
+    if cookie.handle() != NO_ARG {
+        return device::of_order(process, arg(call, cookie.handle()));
+    }
+    let stream = arg(call, cookie.stream());
+    if stream <= 2 {
+        DEVICE_UNKNOWN
+    } else {
+        device::of_order(process, stream)
+    }
+}
+
+/// The device that the thread has selected, and how that is known (`header.flags`).
+#[inline(always)]
+fn of_thread(process: *mut ProcessEntry, thread: u64) -> (i32, u8) {
+    let current = device::current(thread);
+    if let Some(device) = current.device() {
+        return (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD);
+    }
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    let (device, full) = unsafe { ((*process).default_device, (*process).full) };
+    // If the table had no room for some thread's device, it is not certain for any thread that it has selected
+    // none.
+    if device == DEVICE_UNKNOWN
+        || current.is_elsewhere()
+        || full & (1 << DropReason::DeviceTableFull as u32) != 0
+    {
+        (DEVICE_UNKNOWN, 0)
+    } else {
+        (device, CALL_DEVICE_KNOWN)
+    }
+}
+
+/// Whether what the call makes belongs to the context in which it is made, and goes with it; or whether the call resets the device.
+#[inline(always)]
+fn is_of_context(cookie: Cookie) -> bool {
+    let op = cookie.op();
+    let is_extra_free = cookie.extra() == NO_ARG || cookie.size_mode() == SizeMode::Pitch as u8;
+    is_extra_free
+        && (op == Op::Alloc as u16
+            || op == Op::ManagedAlloc as u16
+            || op == Op::HostAlloc as u16
+            || op == Op::HostRegister as u16
+            || op == Op::ArrayAlloc as u16
+            || op == Op::IpcOpen as u16
+            || op == Op::Reset as u16)
 }
 
 /// The device that a reset names, by its ordinal (cuDevicePrimaryCtxReset) or by a context (cuCtxDestroy).
@@ -234,7 +332,12 @@ fn send(
     } else {
         0
     };
-    let mut extra = 0;
+    let thread = thread_of(process, tid);
+    let mut extra = if is_of_context(cookie) {
+        device::current(thread).context()
+    } else {
+        0
+    };
     let mut size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
         0
     } else if cookie.size_mode() == SizeMode::Value as u8 {
@@ -278,7 +381,7 @@ fn send(
     {
         (word(cookie, call), size)
     } else if cookie.apart() && nested > 0 && done {
-        inflight::told(thread_of(process, tid), if ptr != 0 { ptr } else { handle })
+        inflight::told(thread, if ptr != 0 { ptr } else { handle })
     } else {
         (0, 0)
     };
@@ -291,28 +394,22 @@ fn send(
     } else {
         0
     };
-    let (device, flags) = if cookie.op() == Op::Create as u16
+    let by_argument = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT;
+    let lies = ordered(process, cookie, call);
+    let is_created = cookie.op() == Op::Create as u16
         && call.aside != 0
-        && cookie.told() != AscendExtra::Properties as u8
+        && cookie.told() != AscendExtra::Properties as u8;
+    let (device, flags) = if lies == device::OF_HOST || is_created && call.aside == CREATED_OF_HOST
     {
-        (
-            call.aside as i32 - 1,
-            CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
-        )
+        (DEVICE_UNKNOWN, CALL_OF_HOST)
+    } else if is_created {
+        (call.aside as i32 - 1, by_argument)
+    } else if lies != DEVICE_UNKNOWN {
+        (lies, by_argument)
     } else if let Some(device) = reset_device(process, cookie, call) {
-        (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT)
-    } else if let Some(device) = device::current(thread_of(process, tid)) {
-        (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD)
+        (device, by_argument)
     } else {
-        // SAFETY: this points into a map value, which stays valid while the program runs.
-        let (device, full) = unsafe { ((*process).default_device, (*process).full) };
-        // If the table had no room for some thread's device, it is not certain for any thread that it has selected
-        // none.
-        if device == DEVICE_UNKNOWN || full & (1 << DropReason::DeviceTableFull as u32) != 0 {
-            (DEVICE_UNKNOWN, 0)
-        } else {
-            (device, CALL_DEVICE_KNOWN)
-        }
+        of_thread(process, thread)
     };
     let time_ns = call.time_ns;
     // The stack at the return equals the stack at the entry without the function itself.

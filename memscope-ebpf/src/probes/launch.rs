@@ -22,9 +22,9 @@ const KERNELS_MOST: u32 = 1 << 14;
 /// Where the driver's object for a kernel has the address of its name.
 const NAME_AT: u64 = 8;
 
-/// The kernels whose names were sent, by the process and the handle.
+/// The kernels whose names were sent, by the process and the handle. The values tell names apart.
 #[map]
-static KERNELS: LruHashMap<[u64; 2], u8> = LruHashMap::with_max_entries(KERNELS_MOST, 0);
+static KERNELS: LruHashMap<[u64; 2], u64> = LruHashMap::with_max_entries(KERNELS_MOST, 0);
 
 /// Entry of a function that launches a kernel on a device: it is counted.
 #[uprobe]
@@ -79,13 +79,15 @@ pub fn launch_told(ctx: ProbeContext) -> u32 {
 fn name(process: *mut ProcessEntry, tid: u32, handle: u64) {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     let key = [unsafe { (*process).handle } as u64, handle];
-    // SAFETY: only whether there is a value matters.
-    if unsafe { KERNELS.get(&key) }.is_some() {
-        return;
-    }
     let Some(text) = read::user::<u64>(handle.wrapping_add(NAME_AT)) else {
         return;
     };
+    // Handles are used again for other kernels. The name's place and its beginning tell them apart.
+    let said = text.rotate_left(32) ^ read::user::<u64>(text).unwrap_or(0);
+    // SAFETY: the value is one word.
+    if unsafe { KERNELS.get(&key) }.is_some_and(|known| *known == said) {
+        return;
+    }
     let sent = emit_sent::<KernelRecord>(process, tid, KIND_KERNEL, |record| {
         // SAFETY: the reservation is as large as KernelRecord; what is behind the name's length has no meaning.
         unsafe {
@@ -98,6 +100,6 @@ fn name(process: *mut ProcessEntry, tid: u32, handle: u64) {
         }
     });
     if sent {
-        let _ = KERNELS.insert(&key, &1, 0);
+        let _ = KERNELS.insert(&key, &said, 0);
     }
 }

@@ -444,3 +444,9 @@ pub fn operator_end(ctx: ProbeContext) -> u32 {
     gather_all(gather, signature, process, tid, what, is_outermost);
     0
 }
+
+/// Removes the entry of a thread that has ended.
+#[inline(always)]
+pub fn forget(thread: u64) {
+    let _ = OPERATOR_CALLS.remove(&thread);
+}

@@ -11,8 +11,10 @@ use memscope_common::{
     PROCESS_FORK, PROCESS_LIVE, ProcessRecord, WATCH_ALL,
 };
 
-use super::{device, ids, region};
-use crate::emit::{CONFIG, emit_unowned, emit_urgent, known_process, live_process, thread_of};
+use super::{device, ids, operator, region};
+use crate::emit::{
+    CONFIG, emit_last, emit_unowned, emit_urgent, known_process, live_process, thread_of,
+};
 use crate::{inflight, own_stack};
 
 /// Offset of `tgid` in `struct task_struct`. The daemon takes it from the kernel's BTF and sets it before it loads the
@@ -37,6 +39,15 @@ fn write(record: *mut ProcessRecord, what: u32, tgid: u32, other: u32) {
         (*record).other = other;
         (*record).reserved = 0;
     }
+}
+
+/// Removes what is kept of a thread that has ended, or whose calls have.
+#[inline(always)]
+fn forget(thread: u64) {
+    inflight::forget(thread);
+    device::forget(thread);
+    region::forget(thread);
+    operator::forget(thread);
 }
 
 /// The tracepoint `sched_process_fork(parent, child)`. It also fires for new threads, which are ignored.
@@ -86,15 +97,13 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
     let (tgid, tid) = ids();
     match known_process(tgid) {
         Some(process) => {
-            emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
-                write(r, PROCESS_EXEC, tgid, 0)
-            });
+            // Before the daemon hears of it, since it may then set flags of its own.
             // SAFETY: this points into a map value, which stays valid while the program runs.
             unsafe { (*process).flags &= !PROCESS_LIVE };
-            let thread = thread_of(process, tid);
-            inflight::forget(thread);
-            device::forget(thread);
-            region::forget(thread);
+            emit_last::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
+                write(r, PROCESS_EXEC, tgid, 0)
+            });
+            forget(thread_of(process, tid));
         }
         None => {
             if watch_all() {
@@ -114,12 +123,9 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
     let Some(process) = known_process(tgid) else {
         return 0;
     };
-    let thread = thread_of(process, tid);
-    inflight::forget(thread);
-    device::forget(thread);
-    region::forget(thread);
+    forget(thread_of(process, tid));
     if tgid == tid {
-        emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
+        emit_last::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
             write(r, PROCESS_EXIT, tgid, 0)
         });
     }

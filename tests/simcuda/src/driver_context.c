@@ -17,6 +17,8 @@ bool simcuda_is_context(CUcontext context) {
     return context && ((struct simcuda_context *)context)->magic == MAGIC;
 }
 
+struct simcuda_context *simcuda_current_context(void) { return stack[top]; }
+
 int simcuda_current_device(void) { return stack[top] ? stack[top]->device : -1; }
 
 CUcontext simcuda_primary(int device) {
@@ -178,13 +180,16 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     simcuda_lock();
-    if (primaries[device].references > 0) primaries[device].references--;
+    if (primaries[device].references > 0 && --primaries[device].references == 0)
+        simcuda_context_gone(&primaries[device]);
     simcuda_unlock();
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    simcuda_context_gone(&primaries[device]);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
@@ -227,8 +232,9 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
         stack[top] = NULL;
         if (top > 0) top--;
     }
+    simcuda_context_gone((struct simcuda_context *)context);
+    /* It remains current to other threads, so its memory is not given back. */
     ((struct simcuda_context *)context)->magic = 0;
-    free(context);
     return CUDA_SUCCESS;
 }
 

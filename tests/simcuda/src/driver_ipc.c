@@ -71,6 +71,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle in, unsig
             if (!range) abort();
             range->mapping = memory;
             range->mapping_size = bytes;
+            range->context = simcuda_current_context();
             *out = address;
         }
     }

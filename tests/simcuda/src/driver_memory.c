@@ -21,6 +21,7 @@ static CUresult allocate(size_t size, enum simcuda_kind kind, int device, uintpt
     if (!range) abort();
     range->offset = offset;
     range->held = size;
+    range->context = simcuda_current_context();
     *address = range->base;
     return CUDA_SUCCESS;
 }
@@ -81,6 +82,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
             range->flags = flags;
             range->mapping = memory;
             range->mapping_size = size;
+            range->context = simcuda_current_context();
             *out = address = range->base;
         } else {
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -129,6 +131,7 @@ static CUresult allocate_host(size_t size, unsigned flags, uintptr_t *address) {
     range->flags = flags;
     range->mapping = memory;
     range->mapping_size = mapped;
+    range->context = simcuda_current_context();
     *address = range->base;
     return CUDA_SUCCESS;
 }
@@ -179,8 +182,12 @@ EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     CUresult result = check(&call, pointer, size, device);
     if (result == CUDA_SUCCESS) {
         struct simcuda_range *range = simcuda_track((uintptr_t)pointer, size, KIND_REGISTERED, device);
-        if (range) range->flags = flags;
-        else result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        if (range) {
+            range->flags = flags;
+            range->context = simcuda_current_context();
+        } else {
+            result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        }
     }
     return (CUresult)simcuda_end(&call, (uintptr_t)pointer, size, device, NULL, result);
 }
@@ -263,6 +270,31 @@ EXPORT CUresult cuArrayDestroy(CUarray array) {
         }
     }
     return (CUresult)simcuda_end(&call, (uintptr_t)array, size, simcuda_current_device(), NULL, result);
+}
+
+/* Frees a range as the function would that is named in the log. */
+static void end(struct simcuda_range *range) {
+    struct simcuda_call call = {.function = "cuMemFree_v2"};
+    uintptr_t base = range->base;
+    size_t size = range->size;
+    int device = range->device;
+    switch (range->kind) {
+    case KIND_DEVICE: release(range); break;
+    case KIND_ARRAY: call.function = "cuArrayDestroy", release(range); break;
+    case KIND_REGISTERED: call.function = "cuMemHostUnregister", simcuda_untrack(range); break;
+    default:
+        if (range->kind == KIND_HOST) call.function = "cuMemFreeHost";
+        if (range->kind == KIND_IPC) call.function = "cuIpcCloseMemHandle";
+        munmap(range->mapping, range->mapping_size);
+        simcuda_untrack(range);
+    }
+    simcuda_log_line(&call, 1, base, size, device, NULL, 0);
+}
+
+void simcuda_context_gone(struct simcuda_context *context) {
+    simcuda_lock();
+    simcuda_each_of(context, end);
+    simcuda_unlock();
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {

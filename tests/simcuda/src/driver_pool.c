@@ -6,11 +6,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { CHUNK = 32 << 20 };
 
 struct simcuda_pool {
-    int device;
+    int device; /* -1: memory of the host */
     size_t used, used_high, reserved, reserved_high;
     uint64_t release_threshold;
     int reuse[3];
@@ -52,14 +53,14 @@ static struct simcuda_pool *pool_of(CUmemoryPool handle) {
 static void shrink(struct simcuda_pool *pool, size_t keep) {
     size_t wanted = round_up(pool->used, CHUNK);
     if (wanted < keep) wanted = keep;
-    if (wanted >= pool->reserved) return;
+    if (pool->device < 0 || wanted >= pool->reserved) return;
     simcuda_discharge(pool->device, pool->reserved - wanted);
     pool->reserved = wanted;
 }
 
 static void bury(struct simcuda_pool *pool) {
     if (!pool->dying || pool->live != 0) return;
-    simcuda_discharge(pool->device, pool->reserved);
+    if (pool->device >= 0) simcuda_discharge(pool->device, pool->reserved);
     struct simcuda_pool **link = &pools;
     while (*link != pool) link = &(*link)->next;
     *link = pool->next;
@@ -74,6 +75,7 @@ void simcuda_pools_synchronized(int device) {
 }
 
 static CUresult reserve(struct simcuda_pool *pool, size_t bytes) {
+    if (pool->device < 0) return CUDA_SUCCESS;
     size_t wanted = pool->used + bytes;
     if (wanted <= pool->reserved) return CUDA_SUCCESS;
     size_t generous = round_up(wanted, CHUNK);
@@ -100,12 +102,21 @@ CUresult simcuda_pool_allocate(struct simcuda_pool *pool, size_t size, uintptr_t
             if (it->device == pool->device && it != pool) shrink(it, 0);
         result = reserve(pool, held);
     }
-    if (result == CUDA_SUCCESS) result = simcuda_take(pool->device, held, 0, &offset);
+    void *mapping = NULL;
+    size_t mapped = round_up(held, 4096);
+    if (pool->device < 0) {
+        mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (mapping == MAP_FAILED) result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (result == CUDA_SUCCESS) {
+        result = simcuda_take(pool->device, held, 0, &offset);
+    }
     if (result != CUDA_SUCCESS) return result;
-    struct simcuda_range *range =
-        simcuda_track(simcuda_device_address(pool->device, offset), size, KIND_POOL, pool->device);
+    uintptr_t base = mapping ? (uintptr_t)mapping : simcuda_device_address(pool->device, offset);
+    struct simcuda_range *range = simcuda_track(base, size, KIND_POOL, pool->device);
     if (!range) abort();
-    range->offset = offset;
+    range->mapping = mapping;
+    range->mapping_size = mapped;
+    range->offset = mapping ? 0 : offset;
     range->held = held;
     range->owner = pool;
     pool->live++;
@@ -119,7 +130,8 @@ void simcuda_pool_release(struct simcuda_range *range) {
     struct simcuda_pool *pool = range->owner;
     pool->used -= range->held;
     pool->live--;
-    simcuda_give_back(range->device, range->offset, range->held);
+    if (range->mapping) munmap(range->mapping, range->mapping_size);
+    else simcuda_give_back(range->device, range->offset, range->held);
     simcuda_untrack(range);
     bury(pool);
 }
@@ -131,6 +143,9 @@ static CUresult allocate(const char *function, CUdeviceptr *out, size_t size, CU
     CUresult result = (CUresult)simcuda_begin(&call, function);
     int device = simcuda_current_device();
     if (result == CUDA_SUCCESS && device < 0) result = CUDA_ERROR_INVALID_CONTEXT;
+    /* The memory is the stream's device's, whatever the thread has selected. */
+    if (result == CUDA_SUCCESS && stream) device = simcuda_stream_device(stream);
+    if (result == CUDA_SUCCESS && device < 0) result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS && (!out || size == 0)) result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         struct simcuda_pool *pool = from_handle ? pool_of(handle) : current_pool(device);
@@ -218,11 +233,12 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties) {
     int error = simcuda_fail("cuMemPoolCreate");
     if (error) return (CUresult)error;
-    if (!out || !properties || properties->location.id < 0 ||
-        properties->location.id >= simcuda_settings()->devices)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!out || !properties) return CUDA_ERROR_INVALID_VALUE;
+    bool of_host = (int)properties->location.type == LOCATION_HOST;
+    int device = of_host ? -1 : properties->location.id;
+    if (!of_host && (device < 0 || device >= simcuda_settings()->devices)) return CUDA_ERROR_INVALID_VALUE;
     simcuda_lock();
-    *out = (CUmemoryPool)new_pool(properties->location.id);
+    *out = (CUmemoryPool)new_pool(device);
     simcuda_unlock();
     return CUDA_SUCCESS;
 }

@@ -16,7 +16,7 @@ struct simcuda_physical {
     uint64_t offset;
     size_t size;
     int references;
-    int imported_file; /* -1 unless another process owns the memory */
+    int imported_file; /* -1 unless another process owns the memory, or it is the host's (device -1) */
     CUmemAllocationProp properties;
     struct simcuda_physical *next;
 };
@@ -92,28 +92,33 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     struct simcuda_call call;
     uint64_t offset = 0;
     struct simcuda_physical *physical = NULL;
-    int device = properties ? properties->location.id : -1;
+    bool of_host = properties && (int)properties->location.type == LOCATION_HOST;
+    int device = properties && !of_host ? properties->location.id : -1, file = -1;
     CUresult result = (CUresult)simcuda_begin(&call, "cuMemCreate");
     if (result == CUDA_SUCCESS) {
         if (!out || !properties || size == 0 || size % GRANULARITY != 0 || flags != 0)
             result = CUDA_ERROR_INVALID_VALUE;
-        else if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        else if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE && !of_host)
             result = CUDA_ERROR_NOT_SUPPORTED;
         /* PyTorch asks for a fabric handle first, and takes a file descriptor when it is refused. */
         else if (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
             result = CUDA_ERROR_NOT_SUPPORTED;
-        else if (device < 0 || device >= simcuda_settings()->devices)
+        else if (of_host) {
+            file = memfd_create("simcuda-host", MFD_CLOEXEC);
+            if (file < 0 || ftruncate(file, (off_t)size) != 0) result = CUDA_ERROR_OUT_OF_MEMORY;
+        } else if (device < 0 || device >= simcuda_settings()->devices)
             result = CUDA_ERROR_INVALID_DEVICE;
         else
             result = simcuda_charge(device, size);
     }
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && !of_host) {
         result = simcuda_take(device, size, GRANULARITY, &offset);
         if (result != CUDA_SUCCESS) simcuda_discharge(device, size);
     }
     if (result == CUDA_SUCCESS) {
         physical = new_physical(device, size);
         physical->offset = offset;
+        physical->imported_file = file;
         physical->properties = *properties;
         *out = (CUmemGenericAllocationHandle)(uintptr_t)physical;
     }

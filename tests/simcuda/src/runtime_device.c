@@ -88,7 +88,12 @@ cudaError_t cudaDeviceSynchronize(void) {
     return simcuda_result((int)cuCtxSynchronize());
 }
 
-cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
+cudaError_t cudaDeviceReset(void) {
+    int device = simcuda_device_or_zero();
+    struct simcuda_context *current = simcuda_current_context();
+    if (device >= 0 && current->primary) simcuda_context_gone(current);
+    return cudaSuccess;
+}
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     const struct simcuda_settings *settings = simcuda_settings();

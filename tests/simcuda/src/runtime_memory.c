@@ -198,7 +198,8 @@ cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
 cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *properties) {
     NEEDS_DEVICE("cudaMemPoolCreate");
     CUmemPoolProps same = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                           .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = properties->location.id}};
+                           .location = {.type = (CUmemLocationType)properties->location.type,
+                                        .id = properties->location.id}};
     return simcuda_result((int)cuMemPoolCreate((CUmemoryPool *)pool, &same));
 }
 

@@ -12,6 +12,8 @@
 #include <cuda.h>
 
 enum { SIMCUDA_MAX_DEVICES = SIM_MAX_DEVICES };
+/* CU_MEM_LOCATION_TYPE_HOST, which the older headers lack. */
+enum { LOCATION_HOST = 2 };
 
 /* A device's UUID: the first half is the same for all, to the second its physical number is added. */
 #define SIMCUDA_UUID_HIGH 0x6d656d73636f7065u
@@ -38,6 +40,10 @@ EXPORT int simcuda_current_device(void);  /* -1 without a context */
 EXPORT int simcuda_device_or_zero(void);  /* makes device 0 current if none is */
 EXPORT CUcontext simcuda_primary(int device);
 bool simcuda_is_context(CUcontext context);
+EXPORT struct simcuda_context *simcuda_current_context(void);
+
+/* driver_memory.c: frees what goes with a context. */
+EXPORT void simcuda_context_gone(struct simcuda_context *context);
 
 /* driver_pool.c */
 CUresult simcuda_pool_allocate(struct simcuda_pool *pool, size_t size, uintptr_t *address);

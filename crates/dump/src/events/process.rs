@@ -294,6 +294,8 @@ impl ProcessRows {
             size,
             stream: None,
             handle: 0,
+            context: 0,
+            of_host: false,
             hal: (!frees).then(|| told(row, host)).flatten(),
             extra: 0,
             nested: 0,

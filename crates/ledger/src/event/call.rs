@@ -70,10 +70,16 @@ pub struct Call {
     pub size: u64,
     /// Raw stream, where the call has one.
     pub stream: Option<u64>,
-    /// Handle of physical memory (`Create`, `Release`, `Map`, `Retain`, `Import`), array, or pool.
+    /// Handle of physical memory (`Create`, `Release`, `Map`, `Retain`, `Import`), array, or pool; for `Reset` the context that is
+    /// destroyed, or 0.
     pub handle: u64,
     /// For `Map` the offset, for `MemInfo` the device's free bytes, for `HostRegister` on Ascend the flags.
     pub extra: u64,
+    /// Context to which the memory belongs, or for `Reset` the one in which the thread was: its address, with 1 added if it is known that
+    /// the program made it. 0 for a device's primary context, and where none is known.
+    pub context: u64,
+    /// The memory is the host's: CUDA's `cuMemCreate` and pools can be asked for such memory, too.
+    pub of_host: bool,
     /// What Ascend's driver was asked for, by this call or by a call that was made inside it.
     pub hal: Option<HalFacts>,
     /// Number of allocator calls made inside this one, which are no events of their own.

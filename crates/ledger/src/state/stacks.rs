@@ -354,14 +354,14 @@ impl Stacks {
     }
 
     /// Takes the name of a code object: of the one that its address names now, or of a dead one if the name was sent
-    /// for its death. A name that is sent for a death replaces an earlier one.
+    /// for its death. A name that is sent for a death replaces an earlier one, unless not all of its lines could be copied.
     pub(crate) fn named(&mut self, name: &CodeName) {
         let sighting = match name.died {
             Some(number) => self.dead.remove(&number),
             None => self.current.get(&name.code).copied(),
         };
         if let Some(code) = sighting.and_then(|at| self.codes.get_mut(at as usize))
-            && (name.died.is_some() || code.name.is_none())
+            && (code.name.is_none() || name.died.is_some() && !name.lines_cut)
         {
             self.content_bytes += code_bytes(name);
             self.content_bytes -= code.name.as_ref().map_or(0, code_bytes);

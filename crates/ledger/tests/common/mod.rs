@@ -432,6 +432,8 @@ pub fn call(function: &str, op: CallOp, ptr: u64, size: u64) -> Body {
         size,
         stream: None,
         handle: 0,
+        context: 0,
+        of_host: false,
         hal: None,
         extra: 0,
         nested: 0,

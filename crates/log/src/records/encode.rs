@@ -6,10 +6,10 @@
 use crate::records::begun::{header, stack};
 use crate::records::daemon::{Clock, DaemonRecord, EncodeError, Launches, Stamp};
 use crate::records::hal;
-use crate::records::kernel::{action_number, call_op};
+use crate::records::kernel::{action_number, call_op, has_context};
 use crate::records::region;
 use memscope_common::{
-    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord, DEVICE_UNKNOWN,
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CALL_OF_HOST, CallRecord, DEVICE_UNKNOWN,
     KIND_WORKSPACE, OomRecord, Op, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
     TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
@@ -152,10 +152,12 @@ fn call_record(event: &Event, call: &Call, site: u32) -> Option<CallRecord> {
     };
     let (by_hal, extra) = match &call.hal {
         Some(facts) => (CALL_HAL, hal::word(facts)),
+        None if has_context(call.vendor, call.op) => (0, call.context),
         None => (0, call.extra),
     };
+    let of_host = if call.of_host { CALL_OF_HOST } else { 0 };
     Some(CallRecord {
-        header: header::<CallRecord>(event, by_argument | by_hal),
+        header: header::<CallRecord>(event, by_argument | by_hal | of_host),
         site,
         status: call.status,
         device: call.device.unwrap_or(DEVICE_UNKNOWN),

@@ -10,22 +10,23 @@ use crate::records::site::SiteDefined;
 use core::mem::{offset_of, size_of};
 use foldhash::HashMap;
 use memscope_common::{
-    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
-    CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, FRAME_ENTRY,
-    KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCH, KIND_LAUNCHES_SO_FAR,
-    KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_OPERATOR, KIND_PROCESS, KIND_REGION, KIND_REPORT,
-    KIND_STACK, KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE, LaunchRecord, LaunchesRecord,
-    MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord,
-    OPERATOR_BEGIN, OPERATOR_END, OPERATOR_GIVEN, OPERATOR_RETURNED, OomRecord, Op, OperatorRecord,
-    PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
-    STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES,
-    STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE,
-    StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
-    TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CALL_OF_HOST,
+    CODE_KEPT, CODE_KEPT_BITS, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
+    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCH,
+    KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_OPERATOR, KIND_PROCESS,
+    KIND_REGION, KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE,
+    LaunchRecord, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP,
+    MappingsRecord, MarkRecord, OPERATOR_BEGIN, OPERATOR_END, OPERATOR_GIVEN, OPERATOR_RETURNED,
+    OomRecord, Op, OperatorRecord, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord,
+    PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD,
+    STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED,
+    STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
+    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Launch, Mark, MarkKind, MarkSource, Operator, OperatorPart, PoolOom,
-    PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen, Touched, TraceAction, Workspace,
+    PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen, Touched, TraceAction, Vendor,
+    Workspace,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -173,10 +174,17 @@ fn call<'s>(
     let hal = (header.flags & CALL_HAL != 0).then(|| hal::facts(record.extra));
     let by_hal = hal.and_then(|told| visible.ordinal(&told));
     let named = header.flags & known != 0 && record.device >= 0;
+    let vendor = site.definition.vendor.unwrap_or_default();
+    // With an allocation, `extra` is the driver's word of flags, or the context to which the memory belongs.
+    let (context, extra) = match hal {
+        Some(_) => (0, 0),
+        None if has_context(vendor, op) => (record.extra, 0),
+        None => (0, record.extra),
+    };
     Said::Event(Body::Call(Call {
         function: Arc::clone(&site.function),
         layer,
-        vendor: site.definition.vendor.unwrap_or_default(),
+        vendor,
         op,
         status: record.status,
         device: by_hal.or(named.then_some(record.device)),
@@ -187,11 +195,28 @@ fn call<'s>(
         },
         stream: (record.stream != UNKNOWN_U64).then_some(record.stream),
         handle: record.handle,
-        extra: if hal.is_some() { 0 } else { record.extra },
+        extra,
+        context,
+        of_host: header.flags & CALL_OF_HOST != 0,
         hal,
         nested: u32::from(record.nested),
         duration_ns: record.duration_ns,
     }))
+}
+
+/// Whether a record of this operation says in which context the thread was.
+pub(crate) fn has_context(vendor: Vendor, op: CallOp) -> bool {
+    vendor != Vendor::Ascend
+        && matches!(
+            op,
+            CallOp::Alloc
+                | CallOp::ManagedAlloc
+                | CallOp::HostAlloc
+                | CallOp::HostRegister
+                | CallOp::ArrayAlloc
+                | CallOp::IpcOpen
+                | CallOp::Reset
+        )
 }
 
 /// The ledger's name for an operation; `None` for operations that only select a device or context.
@@ -220,7 +245,13 @@ pub fn call_op(op: Op) -> Option<CallOp> {
         Op::Reset => CallOp::Reset,
         Op::ArrayAlloc => CallOp::ArrayAlloc,
         Op::ArrayFree => CallOp::ArrayFree,
-        Op::SetDevice | Op::SetContext | Op::PushContext | Op::PopContext | Op::PrimaryContext => {
+        Op::SetDevice
+        | Op::SetContext
+        | Op::PushContext
+        | Op::PopContext
+        | Op::PrimaryContext
+        | Op::NewStream
+        | Op::PoolOf => {
             return None;
         }
     })
@@ -454,6 +485,15 @@ pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
     let raw = Bytes(record);
     let readable = raw.u64(offset_of!(CodeRecord, readable)).ok()?;
     let part = |bit: u32, at: usize, len: usize| {
+        // Of the object itself, bit 0, there is all or nothing.
+        let kept = bit.checked_sub(1).map_or(0, |bit| {
+            readable >> (CODE_KEPT + CODE_KEPT_BITS * bit) & ((1 << CODE_KEPT_BITS) - 1)
+        });
+        let len = if kept == 0 {
+            len
+        } else {
+            len.min(kept as usize)
+        };
         (readable & (1 << bit) != 0)
             .then(|| record.get(at..at + len))
             .flatten()

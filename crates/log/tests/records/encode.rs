@@ -91,10 +91,13 @@ fn body() -> impl Strategy<Value = Body> {
     )
         .prop_map(
             |(op, device, status, (ptr, size, handle, extra), stream, (nested, hal))| {
+                let cuda = hal.is_none() && nested % 2 == 0;
+                // In these calls of CUDA's the record has the context in the place of `extra`.
+                let in_context = cuda && matches!(op, CallOp::Alloc | CallOp::HostAlloc);
                 Body::Call(Call {
-                    function: Arc::from("halMemAlloc"),
+                    function: Arc::from(if cuda { "cuMemAlloc_v2" } else { "halMemAlloc" }),
                     layer: Layer::Driver,
-                    vendor: Vendor::Ascend,
+                    vendor: if cuda { Vendor::Cuda } else { Vendor::Ascend },
                     op,
                     status,
                     // The device comes from the word of flags, if it names one.
@@ -106,7 +109,13 @@ fn body() -> impl Strategy<Value = Body> {
                     size,
                     stream,
                     handle,
-                    extra: if hal.is_some() { 0 } else { extra },
+                    extra: if hal.is_some() || in_context {
+                        0
+                    } else {
+                        extra
+                    },
+                    context: if in_context { extra } else { 0 },
+                    of_host: nested % 3 == 0,
                     hal,
                     nested,
                     duration_ns: extra / 2,
@@ -195,11 +204,12 @@ proptest! {
             body,
         };
         let mut decoder = Decoder::new(9);
+        let cuda = matches!(&event.body, Body::Call(call) if call.vendor == Vendor::Cuda);
         let site = DaemonRecord::SiteDefined(SiteDefined {
             site: 3,
-            function: "halMemAlloc".into(),
+            function: if cuda { "cuMemAlloc_v2" } else { "halMemAlloc" }.into(),
             layer: Some(Layer::Driver),
-            vendor: Some(Vendor::Ascend),
+            vendor: Some(if cuda { Vendor::Cuda } else { Vendor::Ascend }),
             op: Some(CallOp::Alloc),
             library: String::new(),
             offset: 0,

@@ -148,6 +148,6 @@ proptest! {
         prop_assert_eq!(call.ptr, words[0]);
         prop_assert_eq!(call.size, if words[1] == UNKNOWN_U64 { 0 } else { words[1] });
         prop_assert_eq!(call.stream, (words[2] != UNKNOWN_U64).then_some(words[2]));
-        prop_assert_eq!([call.handle, call.extra, call.duration_ns], [words[3], words[4], words[5]]);
+        prop_assert_eq!([call.handle, call.context, call.duration_ns], [words[3], words[4], words[5]]);
     }
 }

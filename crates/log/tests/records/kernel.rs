@@ -66,7 +66,9 @@ fn a_call_has_the_name_and_layer_of_its_site() {
                 size: 4096,
                 stream: None,
                 handle: 5,
-                extra: 6,
+                extra: 0,
+                context: 6,
+                of_host: false,
                 hal: None,
                 nested: 2,
                 duration_ns: 7,
@@ -108,7 +110,9 @@ fn every_operation_is_a_call_or_only_a_selection() {
                 | Op::SetContext
                 | Op::PushContext
                 | Op::PopContext
-                | Op::PrimaryContext,
+                | Op::PrimaryContext
+                | Op::NewStream
+                | Op::PoolOf,
             ) => {
                 assert!(matches!(outcome, Outcome::Skipped(Skipped::NoMemoryOp(n)) if n == number))
             }

@@ -43,8 +43,8 @@ const OF_USER: (Duration, f64) = (Duration::from_secs(5), 0.5);
 /// Longest time in which a reader that has begun with its answer may say the rest.
 const IN_AN_ANSWER: Duration = Duration::from_secs(1);
 
-/// How long a reader may stand still. Memory is there, or on a swap device; a file system may be slow.
-const MEMORY: Duration = Duration::from_millis(300);
+/// How long a reader may stand still. A page of memory may be one of a file or of a swap device, and a busy disk delivers neither faster.
+const MEMORY: Duration = Duration::from_secs(1);
 const FILES: Duration = Duration::from_secs(1);
 
 /// The readers of all users, each of which reads for one user's processes only.

@@ -23,8 +23,8 @@ use crate::place::{FileFacts, MOST_BYTES};
 pub(crate) const MOST_RANGES: usize = 1024;
 /// Most bytes of a path: the kernel's own limit (`PATH_MAX`).
 const MOST_PATH: usize = 4096;
-/// Most bytes of what a work is told.
-pub(crate) const MOST_TOLD: usize = 1 << 20;
+/// Most bytes of what a work is told. The addresses of a million blocks fit.
+pub(crate) const MOST_TOLD: usize = MOST_BYTES as usize;
 
 /// What is asked.
 #[derive(Debug)]

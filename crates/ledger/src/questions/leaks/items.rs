@@ -73,9 +73,12 @@ pub(super) fn each_item(process: &Process, mut take: impl FnMut(&Item)) {
             });
         }
     }
-    for (addr, pinned) in process.driver.host.allocated() {
+    let allocated = process.driver.host.allocated();
+    let allocated = allocated.map(|(addr, pinned)| (Some(addr), pinned));
+    let physical = process.driver.vmm.of_host().map(|pinned| (None, pinned));
+    for (addr, pinned) in allocated.chain(physical) {
         take(&Item {
-            addr: Some(addr),
+            addr,
             size: pinned.size,
             born_ns: pinned.born_ns,
             place: pinned.place,

@@ -431,6 +431,8 @@ mod tests {
                     size: (64 << 10) + number,
                     stream: None,
                     handle: 0,
+                    context: 0,
+                    of_host: false,
                     hal: None,
                     extra: 0,
                     nested: 0,

@@ -37,6 +37,9 @@ pub(crate) struct Allocation {
     pub(crate) born_ns: u64,
     pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
+    /// The context that it goes with, see `Home`.
+    #[serde(default)]
+    pub(crate) context: u64,
 }
 
 fn part(device: &mut DriverDevice, kind: Kind) -> &mut DriverBytes {
@@ -81,6 +84,7 @@ impl Allocation {
             born_ns: scene.time_ns,
             stack: scene.stack,
             place: Membership::NOWHERE,
+            context: 0,
         };
         scene.stacks.came(device, new.stack, size, true);
         new.place = scene.groups.join(scene.time_ns, new.group());

@@ -7,6 +7,7 @@ use crate::fast_hash::FastMap;
 use crate::report::{Component, DriverBytes, Space};
 use crate::state::driver::allocation::{add, take};
 use crate::state::driver::component::{Components, told};
+use crate::state::driver::home::Home;
 use crate::state::membership::{GroupKey, Membership};
 use crate::state::scene::Scene;
 use crate::state::stacks::StackIndex;
@@ -20,6 +21,9 @@ pub(crate) struct Pinned {
     pub(crate) hal: Option<HalFacts>,
     pub(crate) born_ns: u64,
     pub(crate) place: Membership,
+    /// Context that it goes with.
+    #[serde(default)]
+    pub(crate) home: Option<Home>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,8 +44,21 @@ impl Host {
         ptr: u64,
         size: u64,
         hal: Option<HalFacts>,
+        home: Option<Home>,
     ) {
         self.free(scene, ptr); // the free of an earlier one was not seen
+        let pinned = self.enter(scene, size, hal, home);
+        self.allocated.insert(ptr, pinned);
+    }
+
+    /// Counts host memory that is kept elsewhere.
+    pub(crate) fn enter(
+        &mut self,
+        scene: &mut Scene<'_>,
+        size: u64,
+        hal: Option<HalFacts>,
+        home: Option<Home>,
+    ) -> Pinned {
         let stack: StackIndex = scene.stack;
         let key = GroupKey {
             device: None,
@@ -55,10 +72,11 @@ impl Host {
             hal,
             born_ns: scene.time_ns,
             place: scene.groups.join(scene.time_ns, key),
+            home,
         };
-        self.allocated.insert(ptr, pinned);
         add(&mut self.allocated_sum, size);
         self.components.came(told(hal), size);
+        pinned
     }
 
     /// Takes an allocation out. Returns whether it was known.
@@ -66,10 +84,26 @@ impl Host {
         let Some(pinned) = self.allocated.remove(&ptr) else {
             return false;
         };
+        self.leave(scene, &pinned);
+        true
+    }
+
+    /// Takes host memory that is kept elsewhere out of the counters.
+    pub(crate) fn leave(&mut self, scene: &mut Scene<'_>, pinned: &Pinned) {
         scene.groups.leave(scene.time_ns, pinned.place);
         take(&mut self.allocated_sum, pinned.size);
         self.components.went(told(pinned.hal), pinned.size);
-        true
+    }
+
+    /// The contexts of which `is_gone` says so went, and what belongs to them.
+    pub(crate) fn reset(&mut self, scene: &mut Scene<'_>, is_gone: impl Fn(&Home) -> bool) {
+        let of_gone = |home: &Option<Home>| home.as_ref().is_some_and(&is_gone);
+        let allocated = self.allocated.iter();
+        let gone = allocated.filter(|(_, pinned)| of_gone(&pinned.home));
+        let gone: Vec<u64> = gone.map(|(ptr, _)| *ptr).collect();
+        for ptr in gone {
+            self.free(scene, ptr);
+        }
     }
 
     /// The program's own memory was page-locked.

@@ -5,6 +5,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod component;
+pub(crate) mod home;
 pub(crate) mod host;
 pub(crate) mod vmm;
 
@@ -12,6 +13,7 @@ use crate::config::tree_bytes;
 use crate::event::{Call, CallOp, HalSpace, Vendor, Workspace};
 use crate::fast_hash::FastMap;
 use crate::state::driver::allocation::{Allocation, Kind, add, take};
+use crate::state::driver::home::{Home, resets};
 use crate::state::driver::host::Host;
 use crate::state::driver::vmm::Vmm;
 use crate::state::scene::Scene;
@@ -55,6 +57,9 @@ pub(crate) struct Driver {
     ipc_opened: u64,
     arrays: FastMap<u64, ()>,
     arrays_made: u64,
+    /// The contexts of arrays, imports and page-locked memory of the program's own, by the address or handle of each.
+    #[serde(default)]
+    homes: FastMap<u64, Home>,
     failures: BTreeMap<(Arc<str>, i32), (u64, u64)>,
     /// Number of failed calls of further kinds, for which there was no room.
     #[serde(default)]
@@ -147,11 +152,19 @@ impl Driver {
     }
 
     fn take_effect(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        self.take_part(scene, call);
+        for pinned in self.vmm.ended_of_host() {
+            self.host.leave(scene, &pinned);
+        }
+    }
+
+    fn take_part(&mut self, scene: &mut Scene<'_>, call: &Call) {
         // Ascend's driver has one function for memory of the device and of the host.
         let of_host = call.hal.is_some_and(|hal| hal.space == HalSpace::Host);
         match call.op {
             CallOp::Alloc if of_host => self.allocate_host(scene, call),
             CallOp::Alloc => self.allocate(scene, Kind::Plain, call),
+            CallOp::AsyncAlloc if call.of_host => self.allocate_host(scene, call),
             CallOp::AsyncAlloc => self.allocate(scene, Kind::Async, call),
             CallOp::ManagedAlloc => self.allocate(scene, Kind::Managed, call),
             CallOp::Free | CallOp::AsyncFree => self.free(scene, call),
@@ -164,12 +177,23 @@ impl Driver {
                 }
             }
             CallOp::HostRegister if !call.is_page_locked() => {}
-            CallOp::HostRegister => self.host.register(call.ptr, call.size),
-            CallOp::HostUnregister => self.host.unregister(call.ptr),
+            CallOp::HostRegister => {
+                self.host.register(call.ptr, call.size);
+                self.homes.insert(call.ptr, Home::of(call));
+            }
+            CallOp::HostUnregister => {
+                self.host.unregister(call.ptr);
+                self.homes.remove(&call.ptr);
+            }
             CallOp::Reserve => self.vmm.reserve(call.ptr, call.size),
             CallOp::ReserveFree => self.vmm.reserve_free(call.ptr),
             CallOp::Create if of_host => {
-                self.host.allocate(scene, call.handle, call.size, call.hal);
+                self.host
+                    .allocate(scene, call.handle, call.size, call.hal, None);
+            }
+            CallOp::Create if call.of_host => {
+                let pinned = self.host.enter(scene, call.size, None, None);
+                self.vmm.create_of_host(scene, call.handle, pinned);
             }
             CallOp::Create => {
                 self.vmm
@@ -199,13 +223,15 @@ impl Driver {
                 device.total_bytes = Some(call.size);
                 device.free_bytes = Some((call.extra, scene.time_ns));
             }
-            CallOp::Reset => self.reset(scene, call.device),
+            CallOp::Reset => self.reset(scene, call),
             CallOp::ArrayAlloc => {
                 self.arrays_made += 1;
                 self.arrays.insert(call.handle, ());
+                self.homes.insert(call.handle, Home::of(call));
             }
             CallOp::ArrayFree => {
                 self.arrays.remove(&call.handle);
+                self.homes.remove(&call.handle);
             }
         }
     }
@@ -224,7 +250,10 @@ impl Driver {
 
     fn allocate_host(&mut self, scene: &mut Scene<'_>, call: &Call) {
         if call.ptr != 0 {
-            self.host.allocate(scene, call.ptr, call.size, call.hal);
+            // Stream-ordered memory goes with no context.
+            let home = (call.op == CallOp::HostAlloc).then(|| Home::of(call));
+            self.host
+                .allocate(scene, call.ptr, call.size, call.hal, home);
         }
     }
 
@@ -259,7 +288,8 @@ impl Driver {
             *self.overtaken.entry(start).or_default() += 1;
             self.remove(scene, start, false);
         }
-        let new = Allocation::enter(scene, kind, call.size, call.device, call.stream, call.hal);
+        let mut new = Allocation::enter(scene, kind, call.size, call.device, call.stream, call.hal);
+        new.context = call.context;
         self.live.insert(call.ptr, new);
         self.unclaimed += 1;
     }
@@ -285,6 +315,11 @@ impl Driver {
             return;
         }
         if self.free_device(scene, call.ptr) || self.host.free(scene, call.ptr) {
+            return;
+        }
+        if self.ipc.contains_key(&call.ptr) {
+            // What cudaMemPoolImportPointer gave is freed as what cudaMallocAsync gives.
+            self.ipc_close(scene, call.ptr);
             return;
         }
         let row = scene.devices.driver(call.device);
@@ -330,26 +365,47 @@ impl Driver {
         // Opening the same memory again gives the same address: still one import.
         if self.ipc.insert(call.ptr, call.device).is_none() {
             add(&mut scene.devices.driver(call.device).imported, 0);
+            self.homes.insert(call.ptr, Home::of(call));
         }
     }
 
     fn ipc_close(&mut self, scene: &mut Scene<'_>, ptr: u64) {
         if let Some(device) = self.ipc.remove(&ptr) {
             take(&mut scene.devices.driver(device).imported, 0);
+            self.homes.remove(&ptr);
         }
     }
 
-    fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
-        let gone: Vec<u64> = self
-            .live
-            .iter()
-            .filter(|(_, a)| a.device == device)
-            .map(|(ptr, _)| *ptr)
-            .collect();
+    /// What belongs to the device's primary context, or to the context that is destroyed, goes with it. On CUDA physical and stream-ordered
+    /// memory belongs to none. HIP's reset takes all that the device has.
+    fn reset(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        if !resets(call) {
+            return;
+        }
+        let whole = call.vendor != Vendor::Cuda && call.handle == 0;
+        let goes = |allocation: &Allocation| match allocation.kind {
+            Kind::Async | Kind::Physical => whole && allocation.device == call.device,
+            Kind::Plain | Kind::Managed => {
+                Home::on(allocation.device, allocation.context).goes_with(call)
+            }
+        };
+        let gone = self.live.iter().filter(|(_, allocation)| goes(allocation));
+        let gone: Vec<u64> = gone.map(|(ptr, _)| *ptr).collect();
         for ptr in gone {
             self.remove(scene, ptr, true);
         }
-        self.vmm.reset(scene, device);
+        self.host.reset(scene, |home| home.goes_with(call));
+        let of_gone = self.homes.iter().filter(|(_, home)| home.goes_with(call));
+        let gone: Vec<u64> = of_gone.map(|(at, _)| *at).collect();
+        for at in gone {
+            self.homes.remove(&at);
+            self.host.unregister(at);
+            self.arrays.remove(&at);
+            self.ipc_close(scene, at);
+        }
+        if whole {
+            self.vmm.reset(scene, call.device);
+        }
     }
 
     /// The pool on `device` uses this range: the allocations in it are the pool's, and are on that device.

@@ -11,6 +11,7 @@ use crate::event::HalFacts;
 use crate::fast_hash::FastMap;
 use crate::report::DriverBytes;
 use crate::state::driver::allocation::{Allocation, Kind, add, take};
+use crate::state::driver::host::Pinned;
 use crate::state::scene::Scene;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,7 +19,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Memory {
     Own(Allocation),
-    Imported { device: Option<i32>, size: u64 },
+    Imported {
+        device: Option<i32>,
+        size: u64,
+    },
+    /// Memory of the host.
+    Host(Pinned),
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -49,6 +55,9 @@ pub(crate) struct Vmm {
     direct: usize,
     /// Number of calls that named a handle or a mapping from before the attach.
     unknown: u64,
+    /// Memory of the host that has gone, and that nobody has taken out of the host's counters yet.
+    #[serde(skip)]
+    ended: Vec<Pinned>,
 }
 
 /// A mapped range of known memory, for the snapshot.
@@ -91,6 +100,16 @@ impl Vmm {
         let memory = Allocation::enter(scene, Kind::Physical, size, device, None, hal);
         self.direct += 1;
         self.name(scene, handle, Memory::Own(memory));
+    }
+
+    /// The process made physical memory of the host.
+    pub(crate) fn create_of_host(&mut self, scene: &mut Scene<'_>, handle: u64, pinned: Pinned) {
+        self.name(scene, handle, Memory::Host(pinned));
+    }
+
+    /// Memory of the host that has gone since this was asked for the last time.
+    pub(crate) fn ended_of_host(&mut self) -> Vec<Pinned> {
+        std::mem::take(&mut self.ended)
     }
 
     /// The process imported physical memory of another one.
@@ -157,6 +176,7 @@ impl Vmm {
                 Memory::Imported { device, size } => {
                     take(&mut scene.devices.driver(device).imported, size);
                 }
+                Memory::Host(pinned) => self.ended.push(pinned),
             }
         }
     }
@@ -300,7 +320,7 @@ impl Vmm {
         }
     }
 
-    /// The device was reset: everything on it went with its context.
+    /// The device was reset, and its vendor's reset takes its physical memory away, too.
     pub(crate) fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
         let gone: Vec<u64> = self
             .physicals
@@ -331,7 +351,15 @@ impl Vmm {
     pub(crate) fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         self.physicals.values().filter_map(|p| match &p.memory {
             Memory::Own(allocation) => Some(allocation),
-            Memory::Imported { .. } => None,
+            Memory::Imported { .. } | Memory::Host(_) => None,
+        })
+    }
+
+    /// Physical memory of the host, mapped or not.
+    pub(crate) fn of_host(&self) -> impl Iterator<Item = &Pinned> {
+        self.physicals.values().filter_map(|p| match &p.memory {
+            Memory::Host(pinned) => Some(pinned),
+            Memory::Own(_) | Memory::Imported { .. } => None,
         })
     }
 
@@ -345,7 +373,7 @@ impl Vmm {
                     size: mapping.size,
                     allocation,
                 }),
-                Memory::Imported { .. } => None,
+                Memory::Imported { .. } | Memory::Host(_) => None,
             }
         })
     }

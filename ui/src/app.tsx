@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { VIEWS, type ViewName } from "./hash.ts";
 import { Failed } from "./parts.tsx";
-import { about, aboutError, begin, go, hrefTo, link, list, pid, said, selected, view } from "./state.ts";
+import { about, aboutError, aboutProcess, begin, go, hrefTo, link, list, pid, said, selected, view } from "./state.ts";
 import { clock } from "./units.ts";
 import { Leaks } from "./views/leaks.tsx";
 import { Memory } from "./views/memory.tsx";
@@ -145,8 +145,7 @@ function Chosen(): JSX.Element {
   const known = chosen ? all.indexOf(chosen) : -1;
   const choose = (index: number) => {
     const process = all[index];
-    if (process)
-      go({ pid: process.pid, node: process.node ?? null, block: null, at: null, base: null, from: null, to: null });
+    if (process) go(aboutProcess(process));
   };
   return (
     <label class="pick">

@@ -69,12 +69,36 @@ export function hrefTo(change: Partial<View>): string {
   return write({ ...view.value, ...change });
 }
 
+/** The node that the link says. Where one daemon is asked there is none, whatever a link says: the server would refuse the question. */
+function nodeOfLink(): string | null {
+  return about.value?.nodes ? view.value.node : null;
+}
+
+/** What the link has to say to be about a process, and about nothing that belonged to the one before. */
+export function aboutProcess(process: { pid: number; node?: string | null }): Partial<View> {
+  return {
+    pid: process.pid,
+    node: about.value?.nodes ? (process.node ?? null) : null,
+    block: null,
+    at: null,
+    base: null,
+    from: null,
+    to: null,
+    device: null,
+  };
+}
+
 /** The selected process: the one in the link, else the one that grows most, else the one that holds most. */
 export const selected = computed<Process | null>(() => {
   const all = list.value?.processes ?? [];
-  const { pid, node } = view.value;
+  const { pid } = view.value;
+  const node = nodeOfLink();
   if (pid !== null)
     return all.findLast((process) => process.pid === pid && (node === null || (process.node ?? null) === node)) ?? null;
+  return foremost(all);
+});
+
+function foremost(all: Process[]): Process | null {
   const weight = (process: Process) => [
     process.state === "attached" ? 1 : 0,
     process.growth_bytes_per_s,
@@ -83,7 +107,7 @@ export const selected = computed<Process | null>(() => {
   let best: Process | null = null;
   for (const process of all) if (!best || less(weight(best), weight(process))) best = process;
   return best;
-});
+}
 
 function less(a: number[], b: number[]): boolean {
   for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i]! < b[i]!;
@@ -92,6 +116,25 @@ function less(a: number[], b: number[]): boolean {
 
 /** The selected process's id, also of one that is not in the list. */
 export const pid = computed<number | null>(() => selected.value?.pid ?? view.value.pid);
+
+/**
+ * Writes the process that the page has chosen by itself into the link: the one that grows most may be another in a second, and nobody reads
+ * on about another process without having asked for it. Another one is chosen only when this one is not known any more.
+ */
+export function keepChosen(): () => void {
+  let chosen: { pid: number; node: string | null } | null = null;
+  return effect(() => {
+    if (!list.value || !about.value) return;
+    const { pid, node } = view.value;
+    const isMine = chosen !== null && chosen.pid === pid && chosen.node === node;
+    if (pid !== null && !(isMine && selected.value === null)) return;
+    const best = foremost(list.value.processes);
+    if (!best) return;
+    const next = { pid: best.pid, node: about.value.nodes ? (best.node ?? null) : null };
+    chosen = next;
+    go(pid === null ? next : aboutProcess(best), true);
+  });
+}
 
 /** Why the objects of the selected process cannot be read, in words; `null` if they can. */
 export const unreadable = computed<string | null>(() => {
@@ -107,7 +150,9 @@ export const unreadable = computed<string | null>(() => {
 export const fresh = computed(() => (view.value.at === null ? beat.value : -1));
 
 /** The node of the selected process, where many nodes are asked. */
-export const node = computed<string | null>(() => view.value.node ?? selected.value?.node ?? null);
+export const node = computed<string | null>(() =>
+  about.value?.nodes ? (view.value.node ?? selected.value?.node ?? null) : null,
+);
 
 /** What was pushed of this kind about a process, the newest first. */
 export function heardOf(id: number, of: string | null, kind: string): Told[] {
@@ -131,6 +176,7 @@ export function begin(): void {
   addEventListener("click", settle, { capture: true });
   addEventListener("popstate", moved);
   addEventListener("hashchange", moved);
+  keepChosen();
   effect(() => {
     const { theme } = view.value;
     const system = systemIsDark.value ? "dark" : "light";

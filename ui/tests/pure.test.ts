@@ -8,6 +8,7 @@ import { FIRST, asMoment, read, write } from "../src/hash.ts";
 import * as icicle from "../src/icicle.ts";
 import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../src/tiles.ts";
 import * as units from "../src/units.ts";
+import "./views.test.ts";
 
 test("sizes are written as crates/units writes them", () => {
   const sizes: [number | string, string][] = [

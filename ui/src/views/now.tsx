@@ -6,6 +6,7 @@ import { AsOf, Bar, Bytes, Count, Failed, Notes, type Piece, Place, Section, Tab
 import {
   about,
   aboutError,
+  aboutProcess,
   beat,
   devices,
   fresh,
@@ -318,15 +319,7 @@ function Processes({ all }: { all: Process[] }): JSX.Element {
           by: (process) => process.comm,
           cell: (process) => (
             <a
-              href={hrefTo({
-                pid: process.pid,
-                node: process.node ?? null,
-                block: null,
-                at: null,
-                from: null,
-                to: null,
-                base: null,
-              })}
+              href={hrefTo(aboutProcess(process))}
               aria-current={process === selected.value ? "true" : undefined}
               title={process.cmdline.join(" ")}
             >

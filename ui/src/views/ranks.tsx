@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Section, Table } from "../parts.tsx";
-import { beat, go, hrefTo, selected } from "../state.ts";
+import { aboutProcess, beat, hrefTo, selected } from "../state.ts";
 import type { RankFinding, RankRow, RankedJob, RanksAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 import { Silent, slow } from "./now.tsx";
@@ -174,7 +174,7 @@ function Job({ job }: { job: RankedJob }): JSX.Element {
             name: "Pid",
             number: true,
             by: (row) => row.pid,
-            cell: (row) => <a href={hrefTo({ view: "now", ...process(row) })}>{row.pid}</a>,
+            cell: (row) => <a href={hrefTo({ view: "now", ...aboutProcess(row) })}>{row.pid}</a>,
           },
           amount("Peak", "peak_allocated_bytes"),
           amount("Allocated", "allocated_bytes"),
@@ -212,11 +212,6 @@ function Job({ job }: { job: RankedJob }): JSX.Element {
       />
     </section>
   );
-}
-
-/** What the link has to say to be about the process of a rank. */
-function process(row: RankRow): Parameters<typeof go>[0] {
-  return { pid: row.pid, node: row.node, block: null, at: null, base: null, from: null, to: null };
 }
 
 function amount(

@@ -156,11 +156,8 @@ function matches(text: string, filter: string): boolean {
 const ROW = 20;
 const DEEPEST = 60;
 
+/** The drawing is mounted only while there is something to draw: what it does with its canvas needs one. */
 function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; filter: string }): JSX.Element {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const width = useSignal(0);
-  const path = useSignal<number[]>([]);
-  const under = useSignal<Rect | null>(null);
   const { root, frames } = useMemo(() => {
     const frames: StackFrame[] = [];
     const known = new Map<string, number>();
@@ -175,6 +172,16 @@ function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; fi
       frames,
     };
   }, [rows, metric]);
+  if (root.total === 0)
+    return <p>{metric === "growth" ? "Nothing grew between the two moments." : "Nothing is handed out."}</p>;
+  return <Drawing root={root} frames={frames} filter={filter} />;
+}
+
+function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; filter: string }): JSX.Element {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const width = useSignal(0);
+  const path = useSignal<number[]>([]);
+  const under = useSignal<Rect | null>(null);
   let top: Node = root;
   for (const frame of path.value) top = top.children.find((child) => child.frame === frame) ?? top;
   const rects = useMemo(
@@ -255,8 +262,6 @@ function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; fi
     else return;
     event.preventDefault();
   };
-  if (root.total === 0)
-    return <p>{metric === "growth" ? "Nothing grew between the two moments." : "Nothing is handed out."}</p>;
   return (
     <>
       <div

@@ -3,26 +3,26 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { Refused, type State } from "./ask.ts";
+import { type Exactness, say } from "./known.ts";
 import { go, hrefTo, view } from "./state.ts";
 import type { Answered, CodeLine, Maybe, Note } from "./types.ts";
 import { type Int, bytes, clock, grouped, moment } from "./units.ts";
 
-/** Bytes, or the word that they are not known. */
-export function Bytes({ of, atLeast, title }: { of: Maybe<Int>; atLeast?: boolean; title?: string }): JSX.Element {
-  if (of === null || of === undefined) return <span class="unknown">unknown</span>;
+/** Bytes as exactly as they are known, or the word that they are not. */
+export function Bytes({ of, known, title }: { of: Maybe<Int>; known?: Exactness; title?: string }): JSX.Element {
+  if (of === null || of === undefined || known === "not") return <span class="unknown">unknown</span>;
   return (
     <span class="number" title={title ?? `${grouped(of)} bytes`}>
-      {atLeast ? "≥ " : ""}
-      {bytes(of)}
+      {say(known ?? "exactly", bytes(of))}
     </span>
   );
 }
 
-export function Count({ of }: { of: Maybe<Int> }): JSX.Element {
-  return of === null || of === undefined ? (
+export function Count({ of, known }: { of: Maybe<Int>; known?: Exactness }): JSX.Element {
+  return of === null || of === undefined || known === "not" ? (
     <span class="unknown">unknown</span>
   ) : (
-    <span class="number">{grouped(of)}</span>
+    <span class="number">{say(known ?? "exactly", grouped(of))}</span>
   );
 }
 

@@ -339,6 +339,8 @@ export interface StacksAnswer extends Answered {
   groups: StackGroup[];
   omitted: Int;
   others: Maybe<StackAmounts>;
+  /** What all stacks of a device have, also those that are not listed. */
+  devices?: { device: Maybe<number>; amounts: StackAmounts; stacks: Int }[];
   from_unix_ns: Maybe<Int>;
 }
 

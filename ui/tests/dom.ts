@@ -58,6 +58,10 @@ class FakeNode {
   addEventListener(name: string, then: any) {
     this.listeners[name.toLowerCase()] = then;
   }
+  /** Tells what listens here of an event. */
+  send(type: string, event: object = {}) {
+    this.listeners[type].call(this, { type, currentTarget: this, preventDefault: () => undefined, ...event });
+  }
   removeEventListener(name: string) {
     delete this.listeners[name.toLowerCase()];
   }

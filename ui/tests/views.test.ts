@@ -6,6 +6,10 @@ import { Source, place, server, settled, shown } from "./dom.ts";
 import { type ComponentType, h, render } from "preact";
 import { FIRST, read } from "../src/hash.ts";
 import * as state from "../src/state.ts";
+import { knownOf, totalsOf } from "../src/known.ts";
+import { Leaks } from "../src/views/leaks.tsx";
+import { Now } from "../src/views/now.tsx";
+import { Oom } from "../src/views/oom.tsx";
 import { Whose } from "../src/views/whose.tsx";
 
 const it = globalThis as any;
@@ -137,4 +141,153 @@ test("the process that the page has chosen stays until it is not known any more"
   state.list.value = { processes: [grown(43)] as any, asOf: "4" };
   assert.equal(state.view.value.pid, 7);
   stop();
+});
+
+const note = (affects: string[], lower_bound: boolean, code = "lost") => ({
+  code,
+  text: `A note about ${affects.join()}.`,
+  affects,
+  lower_bound,
+});
+
+test("numbers are as exact as memscope-ctl says that they are", () => {
+  const lower = note(["blocks"], true);
+  const wrong = note(["totals"], false);
+  assert.equal(knownOf([], "blocks"), "exactly");
+  assert.equal(knownOf(undefined, "blocks"), "exactly");
+  assert.equal(knownOf([lower], "blocks"), "at_least");
+  assert.equal(knownOf([lower], "history"), "exactly");
+  assert.equal(knownOf([lower, wrong], "blocks"), "at_least");
+  assert.equal(knownOf([lower, wrong], "totals", "blocks"), "not");
+  assert.equal(totalsOf({ source: "driver" } as any, [note(["driver"], true)]), "at_least");
+  assert.equal(totalsOf({ source: "pool" } as any, [note(["driver"], true)]), "exactly");
+});
+
+const stat = {
+  device: 0,
+  source: "pool",
+  allocated_bytes: 1024,
+  reserved_bytes: 2048,
+  peak_allocated_bytes: 3072,
+  peak_reserved_bytes: 4096,
+  requested_bytes: 1000,
+  live_blocks: 7,
+  total_bytes: null,
+  free_bytes: 1 << 30,
+  oom_count: 3,
+  peak_unix_ns: "1000",
+  device_kind: "cuda",
+};
+const leaksAnswer = (more: object = {}) => ({
+  as_of: "1000000000",
+  as_of_boot_ns: 1000,
+  coverage: [],
+  groups: [],
+  lines: [],
+  growing_lines: 0,
+  growing_bytes: 0,
+  watched_ns: 5e9,
+  seconds_to_full: null,
+  steps: null,
+  young: null,
+  holders: [],
+  unheld: null,
+  looked_at: null,
+  given_back: [],
+  together: null,
+  omitted_lines: 0,
+  ...more,
+});
+
+/** Answers each kind of question; others as if nothing were known. */
+function answering(answers: Record<string, object>) {
+  server.answer = (path) => {
+    const kind = path.replace(/^api\/ask\//, "").replace(/\?.*/, "");
+    const empty = { as_of: "1000000000", coverage: [], devices: [], rows: [], marks: [], owners: [], failures: [], counts: [] };
+    return { body: answers[kind] ?? (kind === "Leaks" ? leaksAnswer() : { ...empty, summary: {}, lines: [] }) };
+  };
+}
+
+const factOf = (at: any, name: string) =>
+  ["dd", "span", "b", "p"].flatMap((one) => at.all(one)).find((one) => one.attributes["data-fact"] === name)?.textContent;
+
+test("Now says what is a lower bound and what is not known", async () => {
+  fresh();
+  const coverage = [note(["history"], true), note(["blocks"], false)];
+  answering({ Stats: { as_of: "1", coverage, devices: [stat], failures: [] } });
+  const at = await mounted(Now);
+  assert.equal(factOf(at, "allocated"), "1.00 KiB");
+  assert.match(factOf(at, "peak allocated"), /^at least 3\.00 KiB/);
+  assert.equal(factOf(at, "asked for"), "unknown");
+  assert.equal(factOf(at, "live blocks"), "unknown");
+  assert.equal(factOf(at, "ran out of memory"), "at least 3 times");
+  assert.match(at.textContent, /it ran out of memory at least 3 times/);
+  const look = at.all("button").find((one: any) => one.textContent === "Look at it");
+  look.send("click");
+  assert.equal(state.view.value.at, "peak:0");
+  gone(at);
+});
+
+test("what was never read is not said not to grow", async () => {
+  const coverage = [note([], false, "level_read"), note(["totals"], false, "totals_unknown")];
+  for (const view of [Now, Leaks]) {
+    fresh();
+    answering({ Leaks: leaksAnswer({ coverage }) });
+    const at = await mounted(view);
+    assert.match(at.textContent, /Cannot tell: nothing has been read of this process yet\./);
+    assert.doesNotMatch(at.textContent, /Nothing is known to grow|None is known/);
+    gone(at);
+  }
+});
+
+test("nothing is advised of a pool of which only a part is known", async () => {
+  const device = {
+    device: 0,
+    reserved_bytes: 1 << 20,
+    free: { bytes: 1 << 19, count: 2 },
+    largest_free_bytes: 1 << 18,
+    idle_segments: { bytes: 1 << 18, count: 1 },
+    fragmentation_of_free: 0.5,
+  };
+  for (const [coverage, exact] of [
+    [[], true],
+    [[note(["blocks"], true)], false],
+  ] as const) {
+    fresh();
+    answering({
+      Stats: { as_of: "1", coverage: [note(["history"], exact)], devices: [stat], failures: [] },
+      Pool: { as_of: "1", coverage, devices: [device], failed_allocations: [] },
+    });
+    const at = await mounted(Oom);
+    assert.equal(factOf(at, "largest free"), exact ? "256.00 KiB" : "unknown");
+    assert.equal(factOf(at, "fragmentation"), exact ? "50 %" : "unknown");
+    assert.equal(/empty_cache/.test(at.textContent), exact);
+    assert.match(at.textContent, exact ? /reported at least 3 failed/ : /How many allocations failed is not known/);
+    gone(at);
+  }
+});
+
+test("a difference of blocks that are not all known is a bound", async () => {
+  fresh();
+  state.view.value = { ...state.view.value, metric: "growth", base: "step:1" };
+  const one = { bytes: 1024, count: 3 };
+  answering({
+    Stacks: stacks([row(["main"], 1024)], { coverage: [note(["blocks"], true)], groups: [] }),
+    Diff: {
+      as_of: "1",
+      from_unix_ns: "1000000",
+      to_unix_ns: "2000000",
+      coverage: [note(["blocks"], true)],
+      omitted_groups: 0,
+      groups: [{ device: 0, stream: 0, size_bytes: 512, came: one, went: one, stayed: one }],
+      devices: [
+        { device: 0, allocated_before_bytes: 1024, allocated_after_bytes: 2048, reserved_before_bytes: 1, reserved_after_bytes: 2, came: one, went: one, stayed: one },
+      ],
+    },
+  });
+  const at = await mounted(Whose);
+  assert.match(at.textContent, /at least 1\.00 KiB → at least 2\.00 KiB/);
+  assert.match(at.textContent, /at least 1\.00 KiB in at least 3/);
+  assert.match(at.textContent, /Of the blocks that are known:/);
+  gone(at);
 });

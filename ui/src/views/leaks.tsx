@@ -3,14 +3,23 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { Bytes, Nobody, Notes, Place, Section } from "../parts.tsx";
+import { NEVER_READ, neverRead } from "../known.ts";
 import { beat, pid, unreadable, node as nodeOf } from "../state.ts";
 import type { CodeLine, LeakGroup, LeakLine, LeaksAnswer, StepsAnswer } from "../types.ts";
-import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
+import { type Int, bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
 
 export function Leaks(): JSX.Element {
   const id = pid.value;
   return id === null ? <Nobody /> : <Evidence key={`${id} ${nodeOf.value}`} id={id} />;
+}
+
+/** `20 groups rose in every step, 89 of 100 steps seen`. */
+function rising(young: NonNullable<LeaksAnswer["young"]>, watched: Int): string {
+  const groups = Number(young.groups) === 1 ? "1 group" : `${grouped(young.groups)} groups`;
+  if (young.steps == null || young.needed_steps == null) return `${groups} rose, watched for ${nanoseconds(watched)}`;
+  const rose = young.in_every_step ? "rose in every step" : "rose";
+  return `${groups} ${rose}, ${grouped(young.steps)} of ${grouped(young.needed_steps)} steps seen`;
 }
 
 function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): boolean {
@@ -52,14 +61,12 @@ function Evidence({ id }: { id: number }): JSX.Element {
               ) : (
                 ""
               )}
-              .
+              .{answer.young && ` Too early to tell of others: ${rising(answer.young, answer.watched_ns)}.`}
             </>
+          ) : neverRead(answer) ? (
+            NEVER_READ
           ) : answer.young ? (
-            <>
-              Too early to tell: {grouped(answer.young.groups)}{" "}
-              {answer.young.groups === 1 ? "group rises" : "groups rise"} and{" "}
-              {answer.young.groups === 1 ? "was" : "were"} not watched for long enough.
-            </>
+            <>Too early to tell: {rising(answer.young, answer.watched_ns)}.</>
           ) : (
             <>Nothing is known to grow, after {nanoseconds(answer.watched_ns)}.</>
           )}

@@ -21,6 +21,7 @@ import {
   node as nodeOf,
 } from "../state.ts";
 import { asMoment } from "../hash.ts";
+import { NEVER_READ, knownOf, neverRead, say, totalsOf } from "../known.ts";
 import type { LeaksAnswer, MachineDevice, NodeReply, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
 
@@ -177,6 +178,14 @@ interface Alarm {
   more?: JSX.Element | string;
 }
 
+/** How often it ran out of memory, as exactly as it is known. */
+function times(count: number, stats: StatsAnswer | null): string | undefined {
+  const known = knownOf(stats?.coverage, "history");
+  if (count === 0) return undefined;
+  if (known === "not") return "how often it ran out of memory is not known";
+  return `it ran out of memory ${known === "exactly" && count === 1 ? "once" : `${say(known, grouped(count))} times`}`;
+}
+
 function alarm(
   all: Process[] | undefined,
   mine: Process | null,
@@ -197,8 +206,8 @@ function alarm(
   const ooms = stats?.devices.reduce((sum, device) => sum + Number(device.oom_count), 0) ?? 0;
   const worst = leaks?.lines.find((line) => line.verdict === "growing");
   const running = mine?.state === "attached";
-  const oomsText =
-    ooms > 0 ? `It ran out of memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`} while it was watched.` : undefined;
+  const often = times(ooms, stats);
+  const oomsText = often && `${often[0]!.toUpperCase()}${often.slice(1)}${often.endsWith("known") ? "" : " while it was watched"}.`;
   if (mine && worst) {
     const per = worst.growth_bytes_per_step
       ? `${bytes(Math.round(worst.growth_bytes_per_step))} with each step`
@@ -231,13 +240,10 @@ function alarm(
   const growing =
     others.length > 0
       ? `${who(others[0]!)} keeps more and more memory: ${grouped(others.length)} of ${grouped(all.length)} processes ${others.length === 1 ? "has" : "have"} a line that grows.`
-      : "Nothing is known to grow.";
-  if (mine && ooms > 0)
-    return {
-      level: "bad",
-      text: `${who(mine)} ran out of device memory ${ooms === 1 ? "once" : `${grouped(ooms)} times`}.`,
-      more: growing,
-    };
+      : neverRead(leaks)
+        ? NEVER_READ
+        : "Nothing is known to grow.";
+  if (mine && often) return { level: "bad", text: `${who(mine)}: ${often}.`, more: growing };
   if (others.length > 0)
     return {
       level: "warn",
@@ -245,6 +251,7 @@ function alarm(
       more: `${grouped(others.length)} of ${grouped(all.length)} processes ${others.length === 1 ? "has" : "have"} a line that grows.`,
     };
   const traced = all.filter((process) => process.state === "attached");
+  if (neverRead(leaks)) return { level: "calm", text: NEVER_READ };
   if (leaks?.young)
     return {
       level: "calm",
@@ -281,7 +288,7 @@ function DeviceCard({ device }: { device: MachineDevice }): JSX.Element {
         {device.kind ?? "device"} {device.name ?? ""}
       </h3>
       <p class="big">
-        <Bytes of={device.held_bytes} atLeast={device.at_least} />{" "}
+        <Bytes of={device.held_bytes} known={device.at_least ? "at_least" : "exactly"} />{" "}
         <span class="quiet">
           held of <Bytes of={device.total_bytes} />
         </span>
@@ -402,7 +409,11 @@ function Found({
   return (
     <Section title="Lines that keep more and more" state={state} id="findings">
       {leaks && growing.length === 0 && (
-        <p>None is known{leaks.young ? ", and it is too early to say that there is none" : ""}.</p>
+        <p>
+          {neverRead(leaks)
+            ? NEVER_READ
+            : `None is known${leaks.young ? ", and it is too early to say that there is none" : ""}.`}
+        </p>
       )}
       {growing.length > 0 && (
         <ul class="findings">
@@ -508,38 +519,59 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
 
 function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
   if (!stats) return null;
+  const blocks = knownOf(stats.coverage, "blocks");
+  const history = knownOf(stats.coverage, "history");
+  if (stats.devices.length === 0)
+    return (
+      <p>
+        {knownOf(stats.coverage, "totals", "blocks") === "exactly"
+          ? "Nothing was seen on any device yet."
+          : "What it holds is not known: the notes above say why."}
+      </p>
+    );
   return (
     <div class="cards">
       {stats.devices.map((device) => (
         <article class="card" key={device.device}>
           <h3>Device {device.device ?? "unknown"}</h3>
           <dl class="facts">
-            <Fact name="allocated" value={<Bytes of={device.allocated_bytes} />} />
-            <Fact name="reserved" value={<Bytes of={device.reserved_bytes} />} />
+            <Fact
+              name="allocated"
+              value={<Bytes of={device.allocated_bytes} known={totalsOf(device, stats.coverage)} />}
+            />
+            <Fact
+              name="reserved"
+              value={<Bytes of={device.reserved_bytes} known={totalsOf(device, stats.coverage)} />}
+            />
             <Fact
               name="peak allocated"
               value={
                 <>
-                  {<Bytes of={device.peak_allocated_bytes} />}{" "}
+                  {<Bytes of={device.peak_allocated_bytes} known={history} />}{" "}
                   {device.peak_unix_ns != null && (
-                    <button type="button" class="small" onClick={() => go({ at: "peak", view: "memory" })}>
+                    <button
+                      type="button"
+                      class="small"
+                      onClick={() => go({ at: device.device == null ? "peak" : `peak:${device.device}`, view: "memory" })}
+                    >
                       Look at it
                     </button>
                   )}
                 </>
               }
             />
-            <Fact name="peak reserved" value={<Bytes of={device.peak_reserved_bytes} />} />
-            <Fact name="asked for" value={<Bytes of={device.requested_bytes} />} />
-            <Fact name="live blocks" value={<Count of={device.live_blocks} />} />
+            <Fact name="peak reserved" value={<Bytes of={device.peak_reserved_bytes} known={history} />} />
+            <Fact name="asked for" value={<Bytes of={device.requested_bytes} known={blocks} />} />
+            <Fact name="live blocks" value={<Count of={device.live_blocks} known={blocks} />} />
             <Fact
               name="ran out of memory"
               value={
-                Number(device.oom_count) === 1 ? (
+                history === "exactly" && Number(device.oom_count) === 1 ? (
                   "once"
                 ) : (
                   <>
-                    <Count of={device.oom_count} /> times
+                    <Count of={device.oom_count} known={history} />
+                    {history === "not" ? "" : " times"}
                   </>
                 )
               }

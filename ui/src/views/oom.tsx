@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
+import { knownOf, onlyIf, say } from "../known.ts";
 import { Bytes, Count, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
 import { beat, fresh, heardOf, hrefTo, pid, view, node as nodeOf } from "../state.ts";
 import type { FailedAllocation, PoolAnswer, StatsAnswer } from "../types.ts";
@@ -30,16 +31,25 @@ function Failures({ id }: { id: number }): JSX.Element {
   const answer = stats.value.answer;
   const failed = at === null ? failures(id, node, pool.value.answer) : (pool.value.answer?.failed_allocations ?? []);
   const count = answer?.devices.reduce((sum, device) => sum + Number(device.oom_count), 0) ?? 0;
+  const history = knownOf(answer?.coverage, "history");
+  // What is free is told by the blocks that are known: with some of them missing it is not known, and nothing follows from it.
+  const room = onlyIf(knownOf(pool.value.answer?.coverage, "totals", "blocks"));
   return (
     <>
       <Section title="Out of memory" state={stats.value} id="oom">
         {answer && (
           <p class="lead">
-            {count === 0 ? (
-              "The allocator has reported no failed allocation while it was watched."
+            {history === "not" ? (
+              "How many allocations failed is not known."
+            ) : count === 0 ? (
+              history === "exactly" ? (
+                "The allocator has reported no failed allocation while it was watched."
+              ) : (
+                "No failed allocation is known, and not all that happened was seen."
+              )
             ) : (
               <>
-                The allocator reported <b data-fact="ooms">{grouped(count)}</b> failed{" "}
+                The allocator reported <b data-fact="ooms">{say(history, grouped(count))}</b> failed{" "}
                 {count === 1 ? "allocation" : "allocations"} while it was watched.
               </>
             )}
@@ -51,8 +61,12 @@ function Failures({ id }: { id: number }): JSX.Element {
             {failed.length > 0 && <FailedTable failed={failed} />}
             {at === null && failed.length < count && (
               <p class="quiet">
-                {failed.length === 0 ? "None of them is" : `${grouped(count - failed.length)} earlier ones are not`} in
-                what is kept of the trace.
+                {failed.length === 0
+                  ? "None of them is"
+                  : history === "not"
+                    ? "Others may not be"
+                    : `${say(history, grouped(count - failed.length))} earlier ones are not`}{" "}
+                in what is kept of the trace.
               </p>
             )}
             {at !== null && <p class="quiet">Those that the trace had at that earlier moment.</p>}
@@ -99,14 +113,19 @@ function Failures({ id }: { id: number }): JSX.Element {
                   <div class="fact">
                     <dt>largest free piece of the pool</dt>
                     <dd data-fact="largest free">
-                      <Bytes of={device.largest_free_bytes} />
+                      <Bytes of={device.largest_free_bytes} known={room} />
                     </dd>
                   </div>
                   <div class="fact">
                     <dt>free in the pool</dt>
                     <dd data-fact="free in the pool">
-                      <Bytes of={device.free.bytes} /> in <Count of={device.free.count} />{" "}
-                      {Number(device.free.count) === 1 ? "piece" : "pieces"}
+                      <Bytes of={device.free.bytes} known={room} />
+                      {room === "exactly" && (
+                        <>
+                          {" "}
+                          in <Count of={device.free.count} /> {Number(device.free.count) === 1 ? "piece" : "pieces"}
+                        </>
+                      )}
                     </dd>
                   </div>
                   <div class="fact">
@@ -118,15 +137,23 @@ function Failures({ id }: { id: number }): JSX.Element {
                   <div class="fact">
                     <dt>segments that nobody uses</dt>
                     <dd data-fact="idle segments">
-                      <Bytes of={device.idle_segments.bytes} />
+                      <Bytes of={device.idle_segments.bytes} known={room} />
                     </dd>
                   </div>
                   <div class="fact">
                     <dt>free outside the largest piece</dt>
-                    <dd data-fact="fragmentation">{percent(device.fragmentation_of_free)}</dd>
+                    <dd data-fact="fragmentation">
+                      {room === "exactly" ? (
+                        percent(device.fragmentation_of_free)
+                      ) : (
+                        <span class="unknown">unknown</span>
+                      )}
+                    </dd>
                   </div>
                 </dl>
-                <Advice device={device} free={free} most={asked.length ? Math.max(...asked) : null} />
+                {room === "exactly" && (
+                  <Advice device={device} free={free} most={asked.length ? Math.max(...asked) : null} />
+                )}
               </article>
             );
           })}

@@ -7,6 +7,7 @@ import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
 import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
+import { knownOf } from "../known.ts";
 import { isOwn } from "../frames.ts";
 import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
@@ -71,6 +72,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
       ? (signal) => ask("Diff", { pid: id, from: asMoment(base), to: asMoment(at) }, node, signal)
       : null,
   );
+  const tabled = by === "stack" ? stacks.value.answer : groups.value.answer;
   return (
     <>
       <Section title="Whose memory it is" state={stacks.value} id="whose" earlier>
@@ -89,6 +91,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
           <Choice label="Summed up by" of={GROUPS} value={by} set={(word) => go({ by: word }, true)} />
           <Filter label="Filter" />
         </div>
+        {tabled && <Sums answer={tabled} />}
         {by === "stack"
           ? stacks.value.answer && <StackTable answer={stacks.value.answer} filter={filter} />
           : groups.value.answer && <GroupTable answer={groups.value.answer} filter={filter} />}
@@ -313,6 +316,25 @@ function growth(amounts: StackAmounts): number | null {
   return amounts.before ? Number(amounts.live.bytes) - Number(amounts.before.bytes) : null;
 }
 
+/** What all stacks have together, as exactly as it is known: a table has only those that are listed. */
+function Sums({ answer }: { answer: StacksAnswer }): JSX.Element {
+  const blocks = knownOf(answer.coverage, "blocks");
+  const history = knownOf(answer.coverage, "blocks", "history");
+  return (
+    <>
+      {answer.devices?.map(({ device, amounts, stacks }) => (
+        <p key={device} class="quiet" data-fact="all stacks">
+          Device {device ?? "unknown"}: live <Bytes of={amounts.live.bytes} known={blocks} />, at the peak{" "}
+          <Bytes of={amounts.peak.bytes} known={history} />, allocated since the attach{" "}
+          <Bytes of={amounts.allocated.bytes} known={history} />; <Count of={stacks} />{" "}
+          {Number(stacks) === 1 ? "stack" : "stacks"}
+        </p>
+      ))}
+      {history !== "exactly" && <p>Of the blocks that are known:</p>}
+    </>
+  );
+}
+
 function GroupTable({ answer, filter }: { answer: StacksAnswer; filter: string }): JSX.Element {
   const rows = answer.groups.filter((group) =>
     matches(group.frame ? names(group.frame) : (group.missing ?? ""), filter),
@@ -437,11 +459,20 @@ function StackTable({ answer, filter }: { answer: StacksAnswer; filter: string }
 }
 
 function Difference({ answer }: { answer: DiffAnswer }): JSX.Element {
+  const known = knownOf(answer.coverage, "totals", "blocks");
+  const totals = knownOf(answer.coverage, "totals");
   return (
     <>
       <p>
         From {clock(answer.from_unix_ns)} to {clock(answer.to_unix_ns)} UTC.
       </p>
+      {answer.devices.length === 0 && (
+        <p>
+          {known === "exactly"
+            ? "Nothing was held on any device at either moment."
+            : "What was held at either moment is not known: the notes below say why."}
+        </p>
+      )}
       <div class="cards">
         {answer.devices.map((device) => (
           <article class="card" key={device.device}>
@@ -450,37 +481,40 @@ function Difference({ answer }: { answer: DiffAnswer }): JSX.Element {
               <div class="fact">
                 <dt>allocated</dt>
                 <dd>
-                  <Bytes of={device.allocated_before_bytes} /> → <Bytes of={device.allocated_after_bytes} />
+                  <Bytes of={device.allocated_before_bytes} known={known} /> →{" "}
+                  <Bytes of={device.allocated_after_bytes} known={known} />
                 </dd>
               </div>
               <div class="fact">
                 <dt>reserved</dt>
                 <dd>
-                  <Bytes of={device.reserved_before_bytes} /> → <Bytes of={device.reserved_after_bytes} />
+                  <Bytes of={device.reserved_before_bytes} known={totals} /> →{" "}
+                  <Bytes of={device.reserved_after_bytes} known={totals} />
                 </dd>
               </div>
               <div class="fact">
                 <dt>came</dt>
                 <dd>
-                  <Bytes of={device.came.bytes} /> in <Count of={device.came.count} />
+                  <Bytes of={device.came.bytes} known={known} /> in <Count of={device.came.count} known={known} />
                 </dd>
               </div>
               <div class="fact">
                 <dt>went</dt>
                 <dd>
-                  <Bytes of={device.went.bytes} /> in <Count of={device.went.count} />
+                  <Bytes of={device.went.bytes} known={known} /> in <Count of={device.went.count} known={known} />
                 </dd>
               </div>
               <div class="fact">
                 <dt>stayed</dt>
                 <dd>
-                  <Bytes of={device.stayed.bytes} /> in <Count of={device.stayed.count} />
+                  <Bytes of={device.stayed.bytes} known={known} /> in <Count of={device.stayed.count} known={known} />
                 </dd>
               </div>
             </dl>
           </article>
         ))}
       </div>
+      {known !== "exactly" && answer.groups.length > 0 && <p>Of the blocks that are known:</p>}
       <Table
         caption="Changes by size"
         rows={answer.groups}

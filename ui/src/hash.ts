@@ -98,7 +98,8 @@ function split(text: string): [string, string] {
 export function write(view: View): string {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(view)) {
-    if (name !== "view" && value !== null && value !== FIRST[name as keyof View]) words.set(name, String(value));
+    if (name !== "view" && value !== null && value !== FIRST[name as keyof View])
+      words.set(name, String(typeof value === "number" ? Math.round(value) : value));
   }
   const query = words.toString();
   return `#/${view.view}${query ? `?${query}` : ""}`;

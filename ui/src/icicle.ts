@@ -73,6 +73,24 @@ export function at(rects: Rect[], x: number, depth: number): Rect | null {
   return rects.find((rect) => rect.depth === depth && x >= rect.left && x < rect.left + rect.width) ?? null;
 }
 
+/** The way from the top of a drawing to a rectangle, by the names of the frames. It is true of the next answer too, whose frames have other numbers. */
+export function way(rect: Rect | null, name: (frame: number) => string): string[] {
+  const found: string[] = [];
+  for (let one = rect; one?.parent; one = one.parent) found.unshift(name(one.node.frame));
+  return found;
+}
+
+/** The nodes of a way that are still there, from below `top` on. */
+export function along(top: Node, names: string[], name: (frame: number) => string): Node[] {
+  const found: Node[] = [];
+  for (const one of names) {
+    const next = (found.at(-1) ?? top).children.find((child) => name(child.frame) === one);
+    if (!next) break;
+    found.push(next);
+  }
+  return found;
+}
+
 /** Where an arrow key leads from a rectangle. */
 export function beside(rects: Rect[], from: Rect | null, key: string): Rect | null {
   if (!from) return rects[0] ?? null;

@@ -6,6 +6,24 @@ export type Int = number | string;
 
 const UNITS = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
+/**
+ * A number with so many digits after the decimal point. A value in the middle between two texts becomes the even one, as Rust writes it;
+ * `toFixed` would take the larger one.
+ */
+export function fixed(value: number, digits: number): string {
+  // Binary fractions have such a middle only where this many halvings lead to an odd number.
+  const halved = Math.abs(value) * 2 ** (digits + 1);
+  if (!Number.isInteger(halved) || halved % 2 === 0) return value.toFixed(digits);
+  const below = Math.floor(Math.abs(value) * 10 ** digits);
+  const even = below % 2 === 0 ? below : below + 1;
+  return ((Math.sign(value) * even) / 10 ** digits).toFixed(digits);
+}
+
+/** How sure something is, from 0 to 1, as memscope-ctl's tables have it. */
+export function sure(confidence: number): string {
+  return `${fixed(confidence * 100, 0)} %`;
+}
+
 /** A size with two digits after the decimal point, `1.23 GiB`; below 1 KiB without them, `512 B`. */
 export function bytes(count: Int): string {
   const exact = Number(count);
@@ -17,7 +35,7 @@ export function bytes(count: Int): string {
     value /= 1024;
     unit += 1;
   }
-  return `${value.toFixed(2)} ${UNITS[unit]}`;
+  return `${fixed(value, 2)} ${UNITS[unit]}`;
 }
 
 /** A change in bytes with its sign. */
@@ -38,7 +56,7 @@ export function nanoseconds(ns: Int): string {
   const parts = (big: number, bigUnit: string, small: number, smallUnit: string) =>
     small === 0 ? `${big} ${bigUnit}` : `${big} ${bigUnit} ${small} ${smallUnit}`;
   if (seconds === 0) return exact < 1e6 ? `${Math.floor(exact / 1e3)} µs` : `${Math.floor(exact / 1e6)} ms`;
-  if (seconds < 60) return `${(exact / 1e9).toFixed(1).replace(/\.0$/, "")} s`;
+  if (seconds < 60) return `${fixed(exact / 1e9, 1).replace(/\.0$/, "")} s`;
   if (seconds < 3600) return parts(Math.floor(seconds / 60), "m", seconds % 60, "s");
   if (seconds < 86_400) return parts(Math.floor(seconds / 3600), "h", Math.floor((seconds % 3600) / 60), "m");
   return parts(Math.floor(seconds / 86_400), "d", Math.floor((seconds % 86_400) / 3600), "h");
@@ -60,7 +78,7 @@ function iso(unixNs: Int): string {
 
 /** A share, 0 to 1, in percent. */
 export function percent(share: number): string {
-  return `${(share * 100).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %`;
+  return `${fixed(share * 100, share > 0 && share < 0.0995 ? 1 : 0)} %`;
 }
 
 /** An address in hexadecimal. */

@@ -26,6 +26,19 @@ test("sizes are written as crates/units writes them", () => {
   assert.equal(units.grouped("1320702444"), "1,320,702,444");
 });
 
+test("what lies in the middle is rounded as Rust rounds it, to the even digit", () => {
+  assert.equal(units.bytes(1_179_648), "1.12 MiB");
+  assert.equal(units.bytes(1_441_792), "1.38 MiB");
+  assert.equal(units.nanoseconds(1_250_000_000), "1.2 s");
+  assert.equal(units.nanoseconds(1_350_000_000), "1.4 s");
+  assert.equal(units.fixed(-0.125, 2), "-0.12");
+  assert.equal(units.fixed(2.5, 0), "2");
+  assert.equal(units.fixed(3.5, 0), "4");
+  assert.equal(units.fixed(0.3, 2), "0.30");
+  assert.equal(units.sure(0.985), "98 %");
+  assert.equal(units.sure(0.9951), "100 %");
+});
+
 test("durations have their two largest units, as crates/units writes them", () => {
   const all: [number, string][] = [
     [200, "200 ms"],
@@ -67,6 +80,12 @@ test("a link gives the same view again", () => {
   const since1970 = { ...FIRST, view: "time" as const, from: 1795766440187134700, to: 1795766442706934000 };
   assert.deepEqual(read(write(since1970)), since1970);
   assert.deepEqual(read(""), FIRST);
+});
+
+test("a window between two pixels is in the link to the nanosecond", () => {
+  const link = write({ ...FIRST, view: "steps", from: 37_715_719_950_667.25, to: 37_715_719_990_667.75 });
+  const view = read(link);
+  assert.deepEqual([view.from, view.to], [37_715_719_950_667, 37_715_719_990_668]);
 });
 
 test("a link that makes no sense is a view all the same", () => {

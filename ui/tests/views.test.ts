@@ -6,6 +6,7 @@ import { Source, place, server, settled, shown } from "./dom.ts";
 import { type ComponentType, h, render } from "preact";
 import { FIRST, read } from "../src/hash.ts";
 import * as state from "../src/state.ts";
+import { Known, seen } from "../src/course.ts";
 import { knownOf, totalsOf } from "../src/known.ts";
 import { Leaks } from "../src/views/leaks.tsx";
 import { Now } from "../src/views/now.tsx";
@@ -290,4 +291,79 @@ test("a difference of blocks that are not all known is a bound", async () => {
   assert.match(at.textContent, /at least 1\.00 KiB in at least 3/);
   assert.match(at.textContent, /Of the blocks that are known:/);
   gone(at);
+});
+
+test("the icicle keeps its place in the next answer, whose frames have other numbers", async () => {
+  fresh();
+  let rows = [row(["leaf", "step", "main"], 4096), row(["other", "main"], 1024)];
+  server.answer = () => ({ body: stacks(rows) });
+  const at = await mounted(Whose);
+  const icicle = () => at.all("div").find((one: any) => one.attributes.class === "icicle" || one.className === "icicle");
+  const key = async (word: string) => {
+    icicle().send("keydown", { key: word });
+    await settled();
+  };
+  const hover = () => at.all("p").find((one: any) => one.className === "hover" || one.attributes.class === "hover").textContent;
+  for (const word of ["ArrowDown", "ArrowDown", "ArrowDown"]) await key(word);
+  assert.match(hover(), /^step · train\.py:2: 4\.00 KiB/);
+  // Another stack comes first now, so each frame has another number.
+  rows = [row(["fresh", "else"], 65536), row(["leaf", "step", "main"], 8192)];
+  state.beat.value += 5;
+  await settled();
+  assert.match(hover(), /^step · train\.py:2: 8\.00 KiB/);
+  await key("Enter");
+  assert.match(hover(), /below step · train\.py:2/);
+  rows = [row(["third"], 1 << 20), row(["leaf", "step", "main"], 2048)];
+  state.beat.value += 5;
+  await settled();
+  assert.match(hover(), /^2\.00 KiB below step · train\.py:2/);
+  await key("Escape");
+  assert.match(hover(), /in all/);
+  gone(at);
+});
+
+const interval = (from: number, to: number) => ({
+  from_boot_ns: from,
+  to_boot_ns: to,
+  min_allocated_bytes: 1,
+  max_allocated_bytes: 2,
+  min_reserved_bytes: 3,
+  max_reserved_bytes: 4,
+  allocs: 0,
+  frees: 0,
+});
+const courseOf = (devices: number[], from: number, to: number, coverage: object[]) => ({
+  as_of: String(1e12),
+  as_of_boot_ns: 1e12,
+  coverage,
+  devices: devices.map((device) => ({
+    device,
+    source: "pool",
+    overall: interval(from, to),
+    intervals: [interval(from, to)],
+    floor_slope_bytes_per_s: 0,
+  })),
+});
+
+test("a part of the course without a device takes nothing from the whole", async () => {
+  const whole = note(["history"], true, "whole");
+  const part = note(["blocks"], true, "part");
+  server.answer = (_, body) => ({
+    body: body.window_ns === 0 ? courseOf([1, 0], 1e9, 1e12, [whole]) : courseOf([1], 1e9, 1e12, [part]),
+  });
+  const known = new Known(42, null, () => undefined, () => undefined);
+  await known.overview();
+  known.need(2e9, 3e9);
+  await settled();
+  assert.deepEqual(known.devices(), [0, 1]);
+  const codes = (from: number, to: number) => [...new Set(known.notes(from, to).map(({ code }) => code))];
+  assert.deepEqual(codes(2e9, 3e9), ["whole", "part"]);
+  assert.deepEqual(codes(5e11, 9e11), ["whole"]);
+  assert.equal(known.course(1, 2e9, 3e9).length > 0, true);
+});
+
+test("a device that the process does not have is all of them", () => {
+  assert.deepEqual(seen([0, 1], 3), [0, 1]);
+  assert.deepEqual(seen([0, 1], 1), [1]);
+  assert.deepEqual(seen([0, null], null), [0, null]);
 });

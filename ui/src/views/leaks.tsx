@@ -6,7 +6,7 @@ import { Bytes, Nobody, Notes, Place, Section } from "../parts.tsx";
 import { NEVER_READ, neverRead } from "../known.ts";
 import { beat, pid, unreadable, node as nodeOf } from "../state.ts";
 import type { CodeLine, LeakGroup, LeakLine, LeaksAnswer, StepsAnswer } from "../types.ts";
-import { type Int, bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
+import { type Int, bytes, grouped, nanoseconds, signedBytes, sure } from "../units.ts";
 import { slow } from "./now.tsx";
 
 export function Leaks(): JSX.Element {
@@ -184,7 +184,7 @@ function OneLine({ line, groups }: { line: LeakLine; groups: LeakGroup[] }): JSX
         />
         <Measure
           name="confidence"
-          value={line.confidence != null ? `${Math.floor(line.confidence * 1000) / 10} %` : "unknown"}
+          value={line.confidence != null ? sure(line.confidence) : "unknown"}
           more={line.first_step != null ? `since step ${grouped(line.first_step)}` : undefined}
           meter={line.confidence ?? undefined}
         />

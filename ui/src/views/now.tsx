@@ -23,7 +23,7 @@ import {
 import { asMoment } from "../hash.ts";
 import { NEVER_READ, knownOf, neverRead, say, totalsOf } from "../known.ts";
 import type { LeaksAnswer, MachineDevice, NodeReply, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
-import { bytes, grouped, nanoseconds, signedBytes } from "../units.ts";
+import { bytes, grouped, nanoseconds, signedBytes, sure } from "../units.ts";
 
 /** How a category of owners is coloured: each kind has its colour and, in the legend, its name. */
 export const KINDS: Record<string, string> = {
@@ -229,7 +229,7 @@ function alarm(
       ),
       more: (
         <>
-          {who(mine)} {worst.confidence ? ` · ${Math.floor(worst.confidence * 100)} % sure` : ""} ·{" "}
+          {who(mine)} {worst.confidence ? ` · ${sure(worst.confidence)} sure` : ""} ·{" "}
           {grouped(leaks!.growing_lines)} growing {Number(leaks!.growing_lines) === 1 ? "line" : "lines"},{" "}
           {signedBytes(leaks!.growing_bytes)} since it is watched. {oomsText}
         </>
@@ -432,7 +432,7 @@ function Found({
               <span class="quiet">
                 {" "}
                 · live <Bytes of={line.live_bytes} />
-                {line.confidence ? ` · ${Math.floor(line.confidence * 100)} % sure` : ""}
+                {line.confidence ? ` · ${sure(line.confidence)} sure` : ""}
               </span>
             </li>
           ))}

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { ask, useAnswer } from "../ask.ts";
 import { asMoment } from "../hash.ts";
-import { MISSING, type Node, ROOT, type Rect, at as rectAt, beside, layout, tree } from "../icicle.ts";
+import { MISSING, type Node, ROOT, type Rect, along, at as rectAt, beside, layout, tree, way } from "../icicle.ts";
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
 import { knownOf } from "../known.ts";
 import { isOwn } from "../frames.ts";
@@ -159,13 +159,18 @@ function matches(text: string, filter: string): boolean {
 const ROW = 20;
 const DEEPEST = 60;
 
+/** What a frame is known by in any answer. */
+function keyOf(frame: StackFrame | undefined): string {
+  return frame ? `${frame.kind}\0${frame.name}\0${frame.file}\0${frame.line}` : "";
+}
+
 /** The drawing is mounted only while there is something to draw: what it does with its canvas needs one. */
 function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; filter: string }): JSX.Element {
   const { root, frames } = useMemo(() => {
     const frames: StackFrame[] = [];
     const known = new Map<string, number>();
     const number = (frame: StackFrame) => {
-      const name = `${frame.kind}\0${frame.name}\0${frame.file}\0${frame.line}`;
+      const name = keyOf(frame);
       let found = known.get(name);
       if (found === undefined) known.set(name, (found = frames.push(frame) - 1));
       return found;
@@ -183,14 +188,19 @@ function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; fi
 function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; filter: string }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useSignal(0);
-  const path = useSignal<number[]>([]);
-  const under = useSignal<Rect | null>(null);
-  let top: Node = root;
-  for (const frame of path.value) top = top.children.find((child) => child.frame === frame) ?? top;
+  // Where one looks and what is chosen are kept by name: another answer has its frames under other numbers.
+  const path = useSignal<string[]>([]);
+  const chosen = useSignal<string[] | null>(null);
+  const named = (frame: number) => keyOf(frames[frame]);
+  const top: Node = along(root, path.value, named).at(-1) ?? root;
   const rects = useMemo(
     () => (width.value ? layout(top, width.value).filter((rect) => rect.depth < DEEPEST) : []),
     [top, width.value],
   );
+  const nodes = chosen.value && [top, ...along(top, chosen.value, named)];
+  // What is too narrow to be drawn, or gone, is chosen by what is around it.
+  const under = (nodes && rects.findLast((rect) => nodes.includes(rect.node))) ?? null;
+  const choose = (rect: Rect | null) => (chosen.value = rect && way(rect, named));
   const deepest = rects.reduce((most, rect) => Math.max(most, rect.depth), 0);
   const label = (node: Node) =>
     node.frame === ROOT
@@ -226,7 +236,7 @@ function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; f
       const x = rect.left + 0.5;
       const w = Math.max(0.5, rect.width - 1);
       context.fillRect(x, rect.depth * ROW + 0.5, w, ROW - 1);
-      if (rect === under.value) {
+      if (rect === under) {
         context.strokeStyle = ink("--ink");
         context.lineWidth = 2;
         context.strokeRect(x + 1, rect.depth * ROW + 1.5, Math.max(1, w - 2), ROW - 3);
@@ -249,20 +259,22 @@ function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; f
   };
   const into = (rect: Rect | null) => {
     if (!rect) return;
-    const way: number[] = [];
-    for (let one: Rect | null = rect; one; one = one.parent) if (one.parent) way.unshift(one.node.frame);
-    if (way.length === 0) path.value = path.value.slice(0, -1);
-    else path.value = [...path.value, ...way];
-    under.value = null;
+    const below = way(rect, named);
+    const here = path.value.slice(0, along(root, path.value, named).length);
+    path.value = below.length === 0 ? here.slice(0, -1) : [...here, ...below];
+    chosen.value = null;
   };
   const key = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key.startsWith("Arrow")) {
-      under.value = beside(rects, under.value, event.key);
-      if (under.value) said.value = full(under.value);
-    } else if (event.key === "Enter") into(under.value);
-    else if (event.key === "Escape" || event.key === "0") path.value = [];
-    else return;
+      const next = beside(rects, under, event.key);
+      choose(next);
+      if (next) said.value = full(next);
+    } else if (event.key === "Enter") into(under);
+    else if (event.key === "Escape" || event.key === "0") {
+      path.value = [];
+      chosen.value = null;
+    } else return;
     event.preventDefault();
   };
   return (
@@ -278,15 +290,15 @@ function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; f
           ref={canvas}
           aria-hidden="true"
           onClick={(event) => into(place(event))}
-          onPointerMove={(event) => (under.value = place(event))}
-          onPointerLeave={() => (under.value = null)}
+          onPointerMove={(event) => choose(place(event))}
+          onPointerLeave={() => choose(null)}
         />
       </div>
       <p class="hover">
-        {under.value
-          ? full(under.value)
-          : `${bytes(top.total)} ${path.value.length ? `below ${label(top)}` : "in all"}. A click looks closer, a click on the top row goes back.`}{" "}
-        {path.value.length > 0 && (
+        {under
+          ? full(under)
+          : `${bytes(top.total)} ${top !== root ? `below ${label(top)}` : "in all"}. A click looks closer, a click on the top row goes back.`}{" "}
+        {top !== root && (
           <button type="button" class="small" onClick={() => (path.value = [])}>
             All
           </button>

@@ -39,6 +39,13 @@ async function request<T>(path: string, body: unknown, signal?: AbortSignal): Pr
   try {
     value = JSON.parse(text);
   } catch {
+    // The server refuses in plain text whoever has no cookie of it; the daemon refuses in JSON.
+    if (response.status === 403)
+      throw new Refused(
+        "stranger",
+        "the program that serves this page was started anew, and does not know this page any more",
+        "open the link that memscope-ctl ui printed when it was started last",
+      );
     throw new Refused(
       "unreadable",
       `the answer is no JSON (status ${response.status})`,
@@ -80,7 +87,8 @@ export interface State<T> {
 
 /**
  * Asks when what it depends on changes. `subject` says what the answer is about: with another one the old answer goes at once.
- * `fresh` changes when the same question should be asked again. `how` is `null` while there is nothing to ask. A question that nobody
+ * `fresh` changes when the same question should be asked again; what changes while an answer is on its way is asked once more behind it.
+ * `how` is `null` while there is nothing to ask. A question that nobody
  * waits for any more is given up.
  */
 export function useAnswer<T>(
@@ -91,29 +99,43 @@ export function useAnswer<T>(
   const state = useSignal<State<T>>({ answer: null, error: null, asking: how !== null });
   const before = useRef<string | null>(null);
   const flight = useRef<AbortController | null>(null);
+  const again = useRef(false);
+  const latest = useRef(how);
+  latest.current = how;
   useEffect(() => {
     const same = before.current === subject;
     before.current = subject;
     // What is asked again because time has passed waits for the answer that is on its way.
-    if (same && flight.current) return;
+    if (same && flight.current) {
+      again.current = true;
+      return;
+    }
     flight.current?.abort();
     flight.current = null;
+    again.current = false;
     if (!how) {
       state.value = { answer: null, error: null, asking: false };
       return;
     }
     state.value = { answer: same ? state.peek().answer : null, error: same ? state.peek().error : null, asking: true };
-    const controller = new AbortController();
-    flight.current = controller;
-    const done = (next: State<T>) => {
-      if (flight.current !== controller) return;
-      flight.current = null;
-      state.value = next;
+    const start = (question: (signal: AbortSignal) => Promise<T>) => {
+      const controller = new AbortController();
+      flight.current = controller;
+      const done = (next: State<T>) => {
+        if (flight.current !== controller) return;
+        flight.current = null;
+        // What happened after the question was put may be missing in this answer.
+        const once = again.current ? latest.current : null;
+        again.current = false;
+        state.value = { ...next, asking: once !== null };
+        if (once) start(once);
+      };
+      question(controller.signal).then(
+        (answer) => done({ answer, error: null, asking: false }),
+        (error: Error) => done({ answer: state.peek().answer, error, asking: false }),
+      );
     };
-    how(controller.signal).then(
-      (answer) => done({ answer, error: null, asking: false }),
-      (error: Error) => done({ answer: same ? state.peek().answer : null, error, asking: false }),
-    );
+    start(how);
   }, [subject, fresh]);
   useEffect(
     () => () => {

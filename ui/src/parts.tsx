@@ -254,8 +254,17 @@ export function Table<R>({
 
 export interface Piece {
   name: string;
-  bytes: number;
+  /** `null` where it is not known: then it has a name in the legend and no place in the bar. */
+  bytes: number | null;
   kind: string;
+  known?: Exactness;
+  /** It is an upper bound. */
+  atMost?: boolean;
+}
+
+function amountOf(piece: Piece): string {
+  if (piece.bytes === null || piece.known === "not") return "unknown";
+  return piece.atMost ? `at most ${bytes(piece.bytes)}` : say(piece.known ?? "exactly", bytes(piece.bytes));
 }
 
 /** A bar of several pieces with its legend beneath: names and numbers, so that colour is never alone. */
@@ -265,16 +274,16 @@ export function Bar({ pieces, total, label }: { pieces: Piece[]; total: number; 
       <div
         class="bar"
         role="img"
-        aria-label={`${label}: ${pieces.map((piece) => `${piece.name} ${bytes(piece.bytes)}`).join(", ")}`}
+        aria-label={`${label}: ${pieces.map((piece) => `${piece.name} ${amountOf(piece)}`).join(", ")}`}
       >
         {pieces
-          .filter((piece) => piece.bytes > 0)
+          .filter((piece) => (piece.bytes ?? 0) > 0)
           .map((piece) => (
             <span
               key={piece.name}
               class={`piece k-${piece.kind}`}
-              style={{ width: `${Math.min(100, (100 * piece.bytes) / Math.max(1, total))}%` }}
-              title={`${piece.name}: ${bytes(piece.bytes)}`}
+              style={{ width: `${Math.min(100, (100 * (piece.bytes ?? 0)) / Math.max(1, total))}%` }}
+              title={`${piece.name}: ${amountOf(piece)}`}
             />
           ))}
       </div>
@@ -282,7 +291,7 @@ export function Bar({ pieces, total, label }: { pieces: Piece[]; total: number; 
         {pieces.map((piece) => (
           <li key={piece.name}>
             <span class={`swatch k-${piece.kind}`} aria-hidden="true" />
-            {piece.name} <span class="number">{bytes(piece.bytes)}</span>
+            {piece.name} <span class={piece.bytes === null ? "unknown" : "number"}>{amountOf(piece)}</span>
           </li>
         ))}
       </ul>

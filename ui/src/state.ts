@@ -1,9 +1,9 @@
 // What all views share: what the link says, what the page is about, the processes, and what was pushed.
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import { about as askAbout, ask } from "./ask.ts";
+import { Refused, about as askAbout, ask } from "./ask.ts";
 import { FIRST, type View, read, write } from "./hash.ts";
-import type { About, DevicesAnswer, ListAnswer, NodeReply, Process } from "./types.ts";
+import type { About, DevicesAnswer, ListAnswer, Maybe, NodeReply, Process } from "./types.ts";
 import { type Int } from "./units.ts";
 
 /** What the link says. */
@@ -13,6 +13,8 @@ export const aboutError = signal<Error | null>(null);
 /** The processes that are known, ended ones too, and when they were told. */
 export const list = signal<{ processes: Process[]; asOf: Int | null } | null>(null);
 export const devices = signal<DevicesAnswer | null>(null);
+/** Why there is no answer about the devices, while there is one about the processes. */
+export const devicesError = signal<Error | null>(null);
 /** The nodes of a fleet, each with its error if it did not answer. */
 export const nodes = signal<NodeReply[]>([]);
 /** Counts what was pushed: views that show the present ask again when it changes. */
@@ -197,10 +199,9 @@ export function begin(): void {
 async function lists(): Promise<void> {
   if (about.peek()?.source.kind === "fleet") return;
   try {
-    const [processes, machine] = await Promise.all([
-      ask<ListAnswer>("List", {}, null),
-      ask<DevicesAnswer>("Devices", {}, null),
-    ]);
+    const devices = ask<DevicesAnswer>("Devices", {}, null).catch((error: Error) => error);
+    const processes = await ask<ListAnswer>("List", {}, null);
+    const machine = await devices;
     batch(() => told({ list: processes, devices: machine }));
   } catch (error) {
     aboutError.value = error as Error;
@@ -212,17 +213,43 @@ const MOST_EVENTS = 200;
 /** What a push says of the present: of one daemon, or of the nodes of a fleet. */
 interface Pushed {
   list?: ListAnswer;
-  devices?: DevicesAnswer;
+  devices?: DevicesAnswer | Failure | Error;
   fleet?: { nodes: (NodeReply & { answer?: { list: ListAnswer; devices: DevicesAnswer } })[] };
 }
+
+/** What stands in the place of an answer that could not be given. */
+interface Failure {
+  error: { code?: string; message?: string; hint?: Maybe<string> };
+}
+
+/** So many beats change whatever is asked again after some of them (`slow` in the views). */
+const ALL_BEATS = 60;
+/** So long after the server did not let the page listen it is tried again, milliseconds. */
+const AGAIN_MS = 5000;
 
 function listen(): void {
   let source: EventSource | null = null;
   const open = () => {
-    source = new EventSource(
+    const mine = new EventSource(
       `api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`,
     );
-    source.addEventListener("error", () => (link.value = "lost"));
+    source = mine;
+    source.addEventListener("error", () => {
+      link.value = "lost";
+      // A browser tries again by itself, unless the server refused.
+      if (mine.readyState !== 2 || source !== mine) return;
+      source = null;
+      askAbout<About>().then(
+        () => setTimeout(seen, AGAIN_MS),
+        (error: Error) => {
+          aboutError.value = error;
+          if (!(error instanceof Refused && error.code === "stranger")) setTimeout(seen, AGAIN_MS);
+        },
+      );
+    });
+    // Findings that stand are told at the beginning, so those from before may have ended meanwhile.
+    source.addEventListener("open", () => batch(anew));
+    source.addEventListener("missed", () => (beat.value += ALL_BEATS));
     source.addEventListener("now", (message) => {
       const pushed = JSON.parse(message.data) as Pushed;
       batch(() => {
@@ -233,7 +260,12 @@ function listen(): void {
     });
     source.addEventListener("event", (message) => heard(JSON.parse(message.data) as Told));
     source.addEventListener("gone", () => (link.value = "lost"));
-    source.addEventListener("back", () => (link.value = "live"));
+    source.addEventListener("back", () =>
+      batch(() => {
+        link.value = "live";
+        anew();
+      }),
+    );
   };
   // A page that nobody sees listens to nothing: a browser has few connections to one server.
   const seen = () => {
@@ -246,29 +278,43 @@ function listen(): void {
   seen();
 }
 
+/** Something may have happened that nobody told: findings from before are dropped, and everything is asked again. */
+function anew(): void {
+  events.value = events.value.filter((event) => event.kind !== "finding");
+  beat.value += ALL_BEATS;
+}
+
 /** Takes over what a push says of processes and devices. */
 function told(pushed: Pushed): void {
   const of = about.peek()?.pids;
   const mine = (process: Process) => !of?.length || of.includes(process.pid);
-  if (pushed.list && pushed.devices) {
-    list.value = { processes: pushed.list.processes.filter(mine), asOf: pushed.devices.as_of ?? null };
-    devices.value = pushed.devices;
+  if (pushed.list) {
+    const told = pushed.devices;
+    const isAnswer = told && "devices" in told;
+    list.value = { processes: pushed.list.processes.filter(mine), asOf: isAnswer ? (told.as_of ?? null) : null };
+    devices.value = isAnswer ? told : null;
+    devicesError.value = told && !isAnswer ? (told instanceof Error ? told : refused(told)) : null;
     aboutError.value = null;
   }
   if (!pushed.fleet) return;
   nodes.value = pushed.fleet.nodes;
   const answered = pushed.fleet.nodes.filter((node) => node.answer);
   if (answered.length === 0) return;
+  const machines = answered.filter((node) => "devices" in (node.answer!.devices ?? {}));
   const all = answered.flatMap(({ node, answer }) =>
     answer!.list.processes.filter(mine).map((process) => ({ ...process, node })),
   );
-  const asOf = answered[0]!.answer!.devices.as_of ?? null;
+  const asOf = machines[0]?.answer!.devices.as_of ?? null;
   list.value = { processes: all, asOf };
   devices.value = {
     as_of: asOf ?? undefined,
-    devices: answered.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
-    coverage: answered.flatMap(({ answer }) => answer!.devices.coverage ?? []),
+    devices: machines.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
+    coverage: machines.flatMap(({ answer }) => answer!.devices.coverage ?? []),
   };
+}
+
+function refused({ error }: Failure): Refused {
+  return new Refused(error.code ?? "", error.message ?? "nobody told of the devices", error.hint ?? "");
 }
 
 function heard(event: Told): void {

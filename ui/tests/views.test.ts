@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Source, place, server, settled, shown } from "./dom.ts";
+import { signal } from "@preact/signals";
 import { type ComponentType, h, render } from "preact";
+import { ask, useAnswer } from "../src/ask.ts";
 import { FIRST, read } from "../src/hash.ts";
 import * as state from "../src/state.ts";
 import { Known, seen } from "../src/course.ts";
@@ -11,6 +13,7 @@ import { knownOf, totalsOf } from "../src/known.ts";
 import { Leaks } from "../src/views/leaks.tsx";
 import { Now } from "../src/views/now.tsx";
 import { Oom } from "../src/views/oom.tsx";
+import { Time } from "../src/views/time.tsx";
 import { Whose } from "../src/views/whose.tsx";
 
 const it = globalThis as any;
@@ -366,4 +369,147 @@ test("a device that the process does not have is all of them", () => {
   assert.deepEqual(seen([0, 1], 3), [0, 1]);
   assert.deepEqual(seen([0, 1], 1), [1]);
   assert.deepEqual(seen([0, null], null), [0, null]);
+});
+
+test("what holders have is unknown or a bound where it is, and what nobody explains is an upper bound then", async () => {
+  fresh();
+  answering({});
+  const holder = (pid: number, held_bytes: number | null, at_least: boolean) => ({
+    process: process(pid),
+    ordinal: 0,
+    allocated_bytes: null,
+    held_bytes,
+    at_least,
+    context_bytes: null,
+  });
+  state.devices.value = {
+    devices: [
+      {
+        kind: "cuda",
+        name: "GPU-1",
+        total_bytes: 1 << 30,
+        free_bytes: 1 << 20,
+        held_bytes: 4096,
+        at_least: true,
+        unexplained_bytes: 2048,
+        holders: [holder(42, null, true), holder(43, 4096, true)],
+        context_bytes: null,
+        driver_reserved_bytes: null,
+      },
+    ],
+  };
+  const at = await mounted(Now);
+  assert.match(at.textContent, /python \(42\) unknown/);
+  assert.match(at.textContent, /python \(43\) at least 4\.00 KiB/);
+  assert.match(at.textContent, /unexplained at most 2\.00 KiB/);
+  gone(at);
+});
+
+test("a question whose answer is on its way is put once more when something has happened meanwhile", async () => {
+  let flights: ((body: string) => void)[] = [];
+  const subject = signal("a");
+  const fresh = signal(0);
+  const Asks = () => {
+    const state = useAnswer<string>(subject.value, fresh.value, () => new Promise((done) => flights.push(done)));
+    return h("p", null, `${state.value.answer} ${state.value.asking}`);
+  };
+  const at = await mounted(Asks);
+  fresh.value = 1;
+  await settled();
+  fresh.value = 2;
+  await settled();
+  assert.equal(flights.length, 1);
+  flights[0]!("old");
+  await settled();
+  assert.equal(flights.length, 2);
+  assert.equal(at.textContent, "old true");
+  flights[1]!("new");
+  await settled();
+  assert.equal(at.textContent, "new false");
+  assert.equal(flights.length, 2, "once more is enough");
+  // Another subject takes nothing of the one before.
+  fresh.value = 3;
+  await settled();
+  fresh.value = 4;
+  subject.value = "b";
+  await settled();
+  assert.equal(flights.length, 4);
+  flights[2]!("of a");
+  flights[3]!("of b");
+  await settled();
+  assert.equal(at.textContent, "of b false");
+  assert.equal(flights.length, 4);
+  gone(at);
+});
+
+test("Time asks again for failed allocations that nobody pushed", async () => {
+  fresh();
+  answering({ Fluctuation: courseOf([], 1, 2, []) });
+  const at = await mounted(Time);
+  const pools = () => server.asked.filter((path) => path === "api/ask/Pool").length;
+  assert.equal(pools(), 1);
+  state.beat.value += 5;
+  await settled();
+  assert.equal(pools(), 2);
+  gone(at);
+});
+
+test("a server that was started anew is told from a daemon that refuses", async () => {
+  server.answer = () => ({ status: 403, body: "open the link that memscope-ctl ui printed" });
+  await assert.rejects(ask("List", {}, null), { code: "stranger", message: /started anew/ });
+  server.answer = () => ({ status: 403, body: { error: { code: "not_permitted", message: "no" } } });
+  await assert.rejects(ask("List", {}, null), { code: "not_permitted" });
+});
+
+test("what is pushed may lack the devices, and a stream that begins anew brings its own findings", async () => {
+  const about = { version: "0", source: { kind: "daemon", name: "unix", live: true }, pids: null, nodes: null };
+  const failure = { error: { code: "unavailable", message: "no driver answers", hint: null } };
+  answering({ List: { processes: [process(42)] } });
+  const others = server.answer;
+  server.answer = (path, body) =>
+    path === "api/about"
+      ? { body: about }
+      : path.startsWith("api/ask/Devices")
+        ? { status: 500, body: failure }
+        : others(path, body);
+  state.list.value = null;
+  state.begin();
+  await settled();
+  assert.equal(state.list.value!.processes.length, 1);
+  assert.equal(state.devicesError.value?.message, "no driver answers");
+  const source = Source.all.at(-1)!;
+  source.tell("open");
+  source.tell("now", { list: { processes: [process(42), process(43)] }, devices: failure });
+  assert.equal(state.list.value!.processes.length, 2);
+  assert.equal(state.devices.value, null);
+  const at = await mounted(Now);
+  assert.match(at.textContent, /no driver answers/);
+  source.tell("now", { list: { processes: [process(42)] }, devices: { as_of: "7", devices: [] } });
+  assert.equal(state.devicesError.value, null);
+  assert.equal(state.list.value!.asOf, "7");
+  const finding = { kind: "finding", pid: 42, time_unix_ns: "1", time_boot_ns: 1, body: { number: 3 } };
+  const oom = { ...finding, kind: "oom", body: {} };
+  source.tell("event", finding);
+  source.tell("event", oom);
+  const before = state.beat.value;
+  source.tell("missed", { events: 7 });
+  assert.ok(state.beat.value - before >= 30, "every question is put again");
+  assert.equal(state.heardOf(42, null, "finding").length, 1);
+  it.document.hidden = true;
+  shown.visibilitychange();
+  it.document.hidden = false;
+  shown.visibilitychange();
+  const next = Source.all.at(-1)!;
+  assert.notEqual(next, source);
+  next.tell("open");
+  assert.equal(state.heardOf(42, null, "finding").length, 0);
+  assert.equal(state.heardOf(42, null, "oom").length, 1);
+  // The server does not know the page any more: it says so, and does not ask for ever.
+  server.answer = () => ({ status: 403, body: "no" });
+  next.readyState = 2;
+  next.tell("error");
+  await settled();
+  assert.match(state.aboutError.value!.message, /started anew/);
+  assert.equal(state.link.value, "lost");
+  gone(at);
 });

@@ -9,6 +9,7 @@ import {
   aboutProcess,
   beat,
   devices,
+  devicesError,
   fresh,
   go,
   hrefTo,
@@ -75,8 +76,9 @@ export function Now(): JSX.Element {
       <section class="section" aria-labelledby="h-devices" data-id="devices">
         <div class="head">
           <h2 id="h-devices">Devices</h2>
-          <AsOf of={devices.value} />
+          {!devicesError.value && <AsOf of={devices.value} />}
         </div>
+        <Failed error={devicesError.value} />
         <div class="cards">
           {devices.value?.devices.map((device) => (
             <DeviceCard key={`${device.node} ${device.kind} ${device.name}`} device={device} />
@@ -272,15 +274,22 @@ function DeviceCard({ device }: { device: MachineDevice }): JSX.Element {
   const total = Number(device.total_bytes ?? 0);
   const pieces: Piece[] = device.holders.map((holder, index) => ({
     name: who(holder.process),
-    bytes: Number(holder.held_bytes ?? 0),
+    bytes: holder.held_bytes == null ? null : Number(holder.held_bytes),
     kind: String((index % 8) + 1),
+    known: holder.at_least ? "at_least" : "exactly",
   }));
   if (device.context_bytes != null)
     pieces.push({ name: "context of these", bytes: Number(device.context_bytes), kind: "context" });
   if (device.driver_reserved_bytes != null)
     pieces.push({ name: "kept by the driver", bytes: Number(device.driver_reserved_bytes), kind: "context" });
   if (device.unexplained_bytes != null)
-    pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
+    // Where what the processes hold is a lower bound, that is an upper bound.
+    pieces.push({
+      name: "unexplained",
+      bytes: Number(device.unexplained_bytes),
+      kind: "unknown",
+      atMost: device.at_least,
+    });
   return (
     <article class="card">
       <h3>
@@ -296,7 +305,7 @@ function DeviceCard({ device }: { device: MachineDevice }): JSX.Element {
       <Bar
         label={`${device.kind ?? "device"} ${device.name ?? ""}`}
         pieces={pieces}
-        total={total || pieces.reduce((sum, piece) => sum + piece.bytes, 0)}
+        total={total || pieces.reduce((sum, piece) => sum + (piece.bytes ?? 0), 0)}
       />
       <p class="quiet">
         Free: <Bytes of={device.free_bytes} />
@@ -464,7 +473,7 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
     pieces.push({ name: "context", bytes: Number(device.context_bytes), kind: "context" });
   if (device.unexplained_bytes != null)
     pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
-  const total = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
+  const total = pieces.reduce((sum, piece) => sum + (piece.bytes ?? 0), 0);
   const uses = answer.owners.filter((owner) => owner.device === device.device);
   // What is in the answer and not in the table; what the answer has left out is of all devices together.
   const rest = uses.slice(MOST_USES);

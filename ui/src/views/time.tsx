@@ -73,8 +73,11 @@ function Course({ id }: { id: number }): JSX.Element {
     ask("Leaks", { pid: id, limit: 10 }, node, signal),
   );
   // The trace in the answer about the pool has the failed allocations, also those from before the page was open.
-  const pool = useAnswer<PoolAnswer>(`${id} ${node}`, heardOf(id, node, "oom").length, (signal) =>
-    ask("Pool", { pid: id }, node, signal),
+  // They are asked for again as all else is: what failed while nobody looked was not pushed.
+  const pool = useAnswer<PoolAnswer>(
+    `${id} ${node}`,
+    `${slow(beat.value, 5)} ${heardOf(id, node, "oom").length}`,
+    (signal) => ask("Pool", { pid: id }, node, signal),
   );
   const signs = [
     ...signsOf(id, node, marks.value.answer, pool.value.answer),

@@ -282,6 +282,7 @@ export interface StepsAnswer extends Answered {
   rows: StepRow[];
   survivor_count: Int;
   survivor_bytes: Int;
+  unchecked_blocks?: Int;
   devices: {
     device: Maybe<number>;
     steps: Int;

@@ -13,6 +13,7 @@ import { knownOf, totalsOf } from "../src/known.ts";
 import { Leaks } from "../src/views/leaks.tsx";
 import { Now } from "../src/views/now.tsx";
 import { Oom } from "../src/views/oom.tsx";
+import { Steps } from "../src/views/steps.tsx";
 import { Time } from "../src/views/time.tsx";
 import { Whose } from "../src/views/whose.tsx";
 
@@ -439,6 +440,140 @@ test("a question whose answer is on its way is put once more when something has 
   await settled();
   assert.equal(at.textContent, "of b false");
   assert.equal(flights.length, 4);
+  gone(at);
+});
+
+test("shares are of all stacks, and what is left out is said with what it holds", async () => {
+  fresh();
+  const devices = [{ device: 0, amounts: amounts(8192, 4), stacks: 9 }];
+  const left = { devices, omitted: 7, others: amounts(4096, 3) };
+  const group = { device: 0, frame: frame("main", 1), missing: null, own: amounts(4096), total: amounts(4096), stacks: 1 };
+  server.answer = (_, body) => ({
+    body: body.by === "STACK_GROUPING_STACK" ? stacks([row(["main"], 4096)], left) : stacks([], { ...left, groups: [group], omitted: 2 }),
+  });
+  const at = await mounted(Whose);
+  assert.match(at.textContent, /4\.00 KiB of 8\.00 KiB are drawn/);
+  assert.equal(factOf(at, "not drawn"), "7 smaller stacks with 4.00 KiB are not drawn.");
+  assert.equal(factOf(at, "not listed"), "2 smaller places with 4.00 KiB are not listed.");
+  at.all("div").find((one: any) => (one.className || one.attributes.class) === "icicle").send("keydown", { key: "ArrowDown" });
+  await settled();
+  assert.match(at.textContent, /all: 4\.00 KiB \(50\.0 %\)/);
+  gone(at);
+});
+
+const line = {
+  device: 0,
+  source: "pool",
+  line: { file: "/srv/train.py", line: 3, name: "step" },
+  verdict: "growing",
+  confidence: 0.985,
+  groups: 1,
+  stacks: 1,
+  smallest_bytes: 1024,
+  largest_bytes: 1024,
+  live_count: 5,
+  live_bytes: 5120,
+  growth_bytes: 4096,
+  growth_bytes_per_s: 10,
+  growth_bytes_per_step: 1024,
+  growth_bytes_per_step_low: 1000,
+  growth_bytes_per_step_high: 1100,
+  first_step: 1,
+  oldest_age_ns: 5,
+  looks_like_kept_graph: false,
+  reason: "",
+  beside: false,
+  callers: [],
+};
+
+test("Leaks tells of what grows, of what is too young, of what holds it, and of what nothing holds", async () => {
+  fresh();
+  const growing = {
+    lines: [line],
+    growing_lines: 1,
+    growing_bytes: 4096,
+    omitted_lines: 4,
+    young: { groups: 2, in_every_step: true, steps: 89, needed_steps: 100 },
+  };
+  const holder = {
+    path: "__main__.history",
+    container: "__main__.history",
+    kind: "list",
+    length: 20,
+    origin: "garbage",
+    via: "graph",
+    blocks: { bytes: 1024, count: 2 },
+    way: [],
+  };
+  const looked = { looked_at: { bytes: 3072, count: 6 }, unheld: { bytes: 2048, count: 4 } };
+  const bodies: any[] = [];
+  answering({});
+  const others = server.answer;
+  server.answer = (path, body) => {
+    if (!path.startsWith("api/ask/Leaks")) return others(path, body);
+    bodies.push(body);
+    return { body: leaksAnswer({ ...growing, ...(body.holders ? { ...looked, holders: [holder] } : {}) }) };
+  };
+  const at = await mounted(Leaks);
+  assert.ok(bodies.every((body) => !body.include_steady), "lines that do not grow would be counted among those left out");
+  assert.match(at.textContent, /1 line grows/);
+  assert.match(at.textContent, /Too early to tell of others: 2 groups rose in every step, 89 of 100 steps seen\./);
+  assert.match(at.textContent, /6 blocks that grow were looked at, with 3\.00 KiB/);
+  assert.match(at.textContent, /in 2 blocks, by the autograd graphs of its tensors, which waits for the garbage collector/);
+  assert.match(at.textContent, /Nothing that was found \(C\+\+ code, or they were in use\): 2\.00 KiB in 4 blocks/);
+  assert.match(at.textContent, /4 more lines are not shown/);
+  assert.equal(at.all("b").find((one: any) => one.attributes["data-fact"] === "leak: confidence").textContent, "98 %");
+  gone(at);
+  fresh();
+  server.answer = (path, body) =>
+    path.startsWith("api/ask/Leaks") && body.holders
+      ? { status: 403, body: { error: { code: "not_permitted", message: "its objects may not be read", hint: null } } }
+      : others(path, body);
+  const refused = await mounted(Leaks);
+  assert.match(refused.textContent, /What holds it could not be read:its objects may not be read/);
+  gone(refused);
+});
+
+test("Steps says which of them are listed, and why a window has none", async () => {
+  fresh();
+  const step = (number: number, device: number) => ({
+    step: number,
+    from_boot_ns: number * 1000,
+    to_boot_ns: number * 1000 + 1000,
+    device,
+    min_allocated_bytes: 1,
+    max_allocated_bytes: 2,
+    end_allocated_bytes: 1,
+    max_reserved_bytes: 3,
+    allocs: 1,
+    frees: 1,
+    steps: 1,
+  });
+  const device = (one: number) => ({ device: one, steps: 500, min_bytes: null, max_bytes: null, floor_bytes_per_step: 0, smallest_gap: null, largest_gap: null });
+  const limits: number[] = [];
+  server.answer = (_, body) => {
+    limits.push(body.limit);
+    return {
+      body: {
+        as_of: "1",
+        coverage: [],
+        summary: { source: "marks", count: 500, median_ns: 1000, evidence: "marks" },
+        lines: [],
+        rows: [498, 499, 500].flatMap((one) => [step(one, 0), step(one, 1)]),
+        survivor_count: 1,
+        survivor_bytes: 10,
+        unchecked_blocks: 6,
+        devices: [device(0), device(1)],
+      },
+    };
+  };
+  const at = await mounted(Steps);
+  assert.match(at.textContent, /Of device 1, the last 3 of 500 steps are listed and drawn\./);
+  assert.match(at.textContent, /Of 6 more blocks that is not known: too many came in one step\./);
+  state.view.value = { ...state.view.value, from: 1000, to: 2000 };
+  await settled();
+  assert.match(at.textContent, /The steps of this window are older than those that are listed/);
+  assert.equal(limits.at(-1), 0, "all that are kept are asked for");
   gone(at);
 });
 

@@ -2,12 +2,15 @@
 
 import type { JSX } from "preact";
 import { ask, useAnswer } from "../ask.ts";
-import { Bytes, Nobody, Notes, Place, Section } from "../parts.tsx";
+import { Bytes, Failed, Nobody, Notes, Place, Section } from "../parts.tsx";
 import { NEVER_READ, neverRead } from "../known.ts";
 import { beat, pid, unreadable, node as nodeOf } from "../state.ts";
 import type { CodeLine, LeakGroup, LeakLine, LeaksAnswer, StepsAnswer } from "../types.ts";
 import { type Int, bytes, grouped, nanoseconds, signedBytes, sure } from "../units.ts";
 import { slow } from "./now.tsx";
+
+/** Lines that are asked for; how many more there are stands beneath. */
+const LINES = 50;
 
 export function Leaks(): JSX.Element {
   const id = pid.value;
@@ -22,6 +25,16 @@ function rising(young: NonNullable<LeaksAnswer["young"]>, watched: Int): string 
   return `${groups} ${rose}, ${grouped(young.steps)} of ${grouped(young.needed_steps)} steps seen`;
 }
 
+/** How a holder keeps blocks, and what it is itself, where that is not the ordinary: the words of memscope-ctl. */
+const VIA: Record<string, string> = {
+  graph: ", by the autograd graphs of its tensors",
+  gradient: ", as gradients",
+};
+const ORIGIN: Record<string, string> = {
+  garbage: ", which waits for the garbage collector: gc.collect() frees it",
+  outside: ", which no name of the program leads to",
+};
+
 function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): boolean {
   return a != null && b != null && a.file === b.file && a.line === b.line && a.name === b.name;
 }
@@ -30,13 +43,13 @@ function Evidence({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const subject = `${id} ${node}`;
   const leaks = useAnswer<LeaksAnswer>(subject, slow(beat.value, 5), (signal) =>
-    ask("Leaks", { pid: id, limit: 50, include_steady: true }, node, signal),
+    ask("Leaks", { pid: id, limit: LINES }, node, signal),
   );
   const whyNot = unreadable.value;
   const held = useAnswer<LeaksAnswer>(
     subject,
     whyNot ?? slow(beat.value, 30),
-    whyNot ? null : (signal) => ask("Leaks", { pid: id, limit: 10, holders: true }, node, signal),
+    whyNot ? null : (signal) => ask("Leaks", { pid: id, limit: LINES, holders: true }, node, signal),
   );
   const steps = useAnswer<StepsAnswer>(subject, slow(beat.value, 5), (signal) =>
     ask("Steps", { pid: id, limit: 4096 }, node, signal),
@@ -92,9 +105,21 @@ function Evidence({ id }: { id: number }): JSX.Element {
       ))}
       {growing.length > 0 && <Floors steps={steps.value.answer} />}
       {whyNot && growing.length > 0 && <p class="quiet">What holds it is not known. {whyNot}</p>}
-      {held.value.answer && held.value.answer.holders.length > 0 && (
+      {held.value.error && !leaks.value.error && (
+        <>
+          <p class="quiet">What holds it could not be read:</p>
+          <Failed error={held.value.error} />
+        </>
+      )}
+      {held.value.answer && (Number(held.value.answer.looked_at?.count ?? 0) > 0 || held.value.answer.holders.length > 0) && (
         <section class="card" aria-labelledby="h-held">
           <h3 id="h-held">What holds it</h3>
+          {held.value.answer.looked_at && (
+            <p class="quiet">
+              {grouped(held.value.answer.looked_at.count)} blocks that grow were looked at, with{" "}
+              {bytes(held.value.answer.looked_at.bytes)}.
+            </p>
+          )}
           {held.value.answer.holders.map((holder) => (
             <div key={holder.path} class="holder">
               <p>
@@ -105,6 +130,8 @@ function Evidence({ id }: { id: number }): JSX.Element {
                     : ""}
                 </span>
                 <Bytes of={holder.blocks.bytes} /> in {grouped(holder.blocks.count)} blocks
+                {VIA[holder.via] ?? ""}
+                {ORIGIN[holder.origin] ?? ""}
               </p>
               <ol class="chain">
                 {holder.way.map((step, i) => (
@@ -119,6 +146,12 @@ function Evidence({ id }: { id: number }): JSX.Element {
               </ol>
             </div>
           ))}
+          {Number(held.value.answer.unheld?.count ?? 0) > 0 && (
+            <p>
+              Nothing that was found (C++ code, or they were in use): <Bytes of={held.value.answer.unheld!.bytes} /> in{" "}
+              {grouped(held.value.answer.unheld!.count)} blocks
+            </p>
+          )}
         </section>
       )}
       {answer && answer.given_back.length > 0 && (

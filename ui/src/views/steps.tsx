@@ -10,6 +10,8 @@ import { slow } from "./now.tsx";
 
 /** So many times the distance between the median and the 95 % quantile makes a step odd. */
 const ODD = 3;
+/** Rows of all devices that are asked for. For a window that may be older all are, of which the daemon sends 10,000. */
+const ROWS = 4096;
 const MOST_DRAWN = 600;
 
 export function Steps(): JSX.Element {
@@ -29,8 +31,8 @@ function odd(row: StepRow, device: Device | undefined): boolean {
 function Rows({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const { from, to } = view.value;
-  const state = useAnswer<StepsAnswer>(`${id} ${node}`, slow(beat.value, 3), (signal) =>
-    ask("Steps", { pid: id, limit: 4096 }, node, signal),
+  const state = useAnswer<StepsAnswer>(`${id} ${node} ${from === null}`, slow(beat.value, 3), (signal) =>
+    ask("Steps", { pid: id, limit: from === null ? ROWS : 0 }, node, signal),
   );
   const answer = state.value.answer;
   const inWindow = (row: StepRow) =>
@@ -110,16 +112,29 @@ function Rows({ id }: { id: number }): JSX.Element {
       {answer && (
         <p class="quiet">
           {grouped(answer.survivor_count)} blocks with {bytes(answer.survivor_bytes)} outlived their step.
+          {Number(answer.unchecked_blocks ?? 0) > 0 &&
+            ` Of ${grouped(answer.unchecked_blocks!)} more blocks that is not known: too many came in one step.`}
         </p>
       )}
       {answer?.devices.map((device) => (
         <Levels key={`${device.device}`} device={device} rows={rows.filter((row) => row.device === device.device)} />
       ))}
+      {answer?.devices.map((device) => {
+        const listed = answer.rows.filter((row) => row.device === device.device).length;
+        return (
+          listed < Number(device.steps) && (
+            <p key={`${device.device}`} class="quiet" data-fact="listed">
+              Of device {device.device ?? "unknown"}, the last {grouped(listed)} of {grouped(device.steps)} steps are
+              listed and drawn.
+            </p>
+          )
+        );
+      })}
       {answer && (
         <Table
           caption="Steps"
           rows={[...rows].reverse()}
-          empty="No step is kept."
+          empty={nothing(answer.rows, to)}
           mark={(row) => (odd(row, deviceOf(row)) ? "odd" : "")}
           columns={[
             {
@@ -187,6 +202,13 @@ function Rows({ id }: { id: number }): JSX.Element {
       <Notes of={[answer]} />
     </Section>
   );
+}
+
+/** Why no row is there. */
+function nothing(rows: StepRow[], to: number | null): string {
+  const first = rows.length && Math.min(...rows.map((row) => Number(row.from_boot_ns)));
+  if (rows.length === 0) return "No step is kept.";
+  return to !== null && to <= first ? "The steps of this window are older than those that are listed." : "No step lies in this window.";
 }
 
 /** A bar for each step, from its lowest to its highest level; odd ones have another shape. */

@@ -11,7 +11,7 @@ import { knownOf } from "../known.ts";
 import { isOwn } from "../frames.ts";
 import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
-import { bytes, clock, grouped, signedBytes } from "../units.ts";
+import { bytes, clock, fixed, grouped, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
 
 const METRICS = [
@@ -81,10 +81,8 @@ function Stacks({ id }: { id: number }): JSX.Element {
           {metric === "growth" && <Base />}
         </div>
         {!canAsk && <p>Growth needs an earlier moment to compare with: choose one above, or mark a window in Time.</p>}
-        {stacks.value.answer && <Icicle rows={stacks.value.answer.rows} metric={metric} filter={filter} />}
-        {stacks.value.answer && Number(stacks.value.answer.omitted) > 0 && (
-          <p class="quiet">{grouped(stacks.value.answer.omitted)} smaller stacks are not drawn.</p>
-        )}
+        {stacks.value.answer && <Icicle answer={stacks.value.answer} metric={metric} filter={filter} />}
+        {stacks.value.answer && <More of={stacks.value.answer} metric={metric} what="smaller stacks" done="drawn" />}
       </Section>
       <Section title="As a table" state={by === "stack" ? stacks.value : groups.value} id="stacks-table" earlier>
         <div class="tools">
@@ -95,6 +93,9 @@ function Stacks({ id }: { id: number }): JSX.Element {
         {by === "stack"
           ? stacks.value.answer && <StackTable answer={stacks.value.answer} filter={filter} />
           : groups.value.answer && <GroupTable answer={groups.value.answer} filter={filter} />}
+        {tabled && (
+          <More of={tabled} metric={metric} what={by === "stack" ? "smaller stacks" : "smaller places"} done="listed" />
+        )}
         <Notes of={[stacks.value.answer, groups.value.answer]} />
       </Section>
       {metric === "growth" && base !== null && (
@@ -164,8 +165,40 @@ function keyOf(frame: StackFrame | undefined): string {
   return frame ? `${frame.kind}\0${frame.name}\0${frame.file}\0${frame.line}` : "";
 }
 
+/**
+ * What all stacks have of a metric, also those that are not in the answer. Of growth it is not known: what shrank is in the sum, and is not
+ * drawn.
+ */
+export function whole(answer: StacksAnswer, metric: Metric): number | null {
+  if (metric === "growth" || !answer.devices?.length) return null;
+  return answer.devices.reduce((sum, { amounts }) => sum + amount(amounts, metric), 0);
+}
+
+/** How many more there are than an answer has, and what they hold. */
+function More({
+  of,
+  metric,
+  what,
+  done,
+}: {
+  of: StacksAnswer;
+  metric: Metric;
+  what: string;
+  done: string;
+}): JSX.Element | null {
+  if (Number(of.omitted) === 0) return null;
+  const rest = of.others ? amount(of.others, metric) : null;
+  return (
+    <p class="quiet" data-fact={`not ${done}`}>
+      {grouped(of.omitted)} {what}
+      {rest !== null && ` with ${metric === "growth" ? signedBytes(rest) : bytes(rest)}`} are not {done}.
+    </p>
+  );
+}
+
 /** The drawing is mounted only while there is something to draw: what it does with its canvas needs one. */
-function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; filter: string }): JSX.Element {
+function Icicle({ answer, metric, filter }: { answer: StacksAnswer; metric: Metric; filter: string }): JSX.Element {
+  const { rows } = answer;
   const { root, frames } = useMemo(() => {
     const frames: StackFrame[] = [];
     const known = new Map<string, number>();
@@ -182,10 +215,21 @@ function Icicle({ rows, metric, filter }: { rows: StackRow[]; metric: Metric; fi
   }, [rows, metric]);
   if (root.total === 0)
     return <p>{metric === "growth" ? "Nothing grew between the two moments." : "Nothing is handed out."}</p>;
-  return <Drawing root={root} frames={frames} filter={filter} />;
+  return <Drawing root={root} frames={frames} filter={filter} whole={whole(answer, metric) ?? root.total} />;
 }
 
-function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; filter: string }): JSX.Element {
+function Drawing({
+  root,
+  frames,
+  filter,
+  whole,
+}: {
+  root: Node;
+  frames: StackFrame[];
+  filter: string;
+  /** What all stacks have together, also those that are not drawn. */
+  whole: number;
+}): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useSignal(0);
   // Where one looks and what is chosen are kept by name: another answer has its frames under other numbers.
@@ -209,7 +253,7 @@ function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; f
         ? "no stack known"
         : `${frames[node.frame]!.name || "?"} · ${short(frames[node.frame]!.file)}:${frames[node.frame]!.line}`;
   const full = (rect: Rect) =>
-    `${label(rect.node)}: ${bytes(rect.node.total)}${rect.node.own > 0 ? `, ${bytes(rect.node.own)} of it here` : ""} (${((100 * rect.node.total) / Math.max(1, root.total)).toFixed(1)} %)`;
+    `${label(rect.node)}: ${bytes(rect.node.total)}${rect.node.own > 0 ? `, ${bytes(rect.node.own)} of it here` : ""} (${fixed((100 * rect.node.total) / Math.max(1, whole), 1)} %)`;
   useEffect(() => {
     const host = canvas.current!.parentElement!;
     const sized = new ResizeObserver(() => (width.value = host.clientWidth));
@@ -297,7 +341,7 @@ function Drawing({ root, frames, filter }: { root: Node; frames: StackFrame[]; f
       <p class="hover">
         {under
           ? full(under)
-          : `${bytes(top.total)} ${top !== root ? `below ${label(top)}` : "in all"}. A click looks closer, a click on the top row goes back.`}{" "}
+          : `${bytes(top.total)} ${top !== root ? `below ${label(top)}` : whole > root.total ? `of ${bytes(whole)} are drawn` : "in all"}. A click looks closer, a click on the top row goes back.`}{" "}
         {top !== root && (
           <button type="button" class="small" onClick={() => (path.value = [])}>
             All

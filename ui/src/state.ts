@@ -229,6 +229,7 @@ const AGAIN_MS = 5000;
 
 function listen(): void {
   let source: EventSource | null = null;
+  let wasOpen = false;
   const open = () => {
     const mine = new EventSource(
       `api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`,
@@ -247,8 +248,11 @@ function listen(): void {
         },
       );
     });
-    // Findings that stand are told at the beginning, so those from before may have ended meanwhile.
-    source.addEventListener("open", () => batch(anew));
+    // Findings that stand are told at the beginning, so those from before may have ended meanwhile. The first time nothing was missed.
+    source.addEventListener("open", () => {
+      if (wasOpen) batch(anew);
+      wasOpen = true;
+    });
     source.addEventListener("missed", () => (beat.value += ALL_BEATS));
     source.addEventListener("now", (message) => {
       const pushed = JSON.parse(message.data) as Pushed;

@@ -1,7 +1,7 @@
 // The views themselves, mounted without a browser: what they say of an answer, and what they ask.
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { afterEach, test } from "node:test";
 import { Source, place, server, settled, shown } from "./dom.ts";
 import { signal } from "@preact/signals";
 import { type ComponentType, h, render } from "preact";
@@ -57,12 +57,20 @@ function fresh(processes: object[] = [process(42)], nodes: string[] | null = nul
 /** Mounts a view; what it says is the text of its place. */
 async function mounted(view: ComponentType<any>, props: object = {}): Promise<any> {
   const at = place();
+  open.add(at);
   render(h(view, props as any), at);
   await settled();
   return at;
 }
 
-const gone = (at: any) => render(null, at);
+function gone(at: any) {
+  open.delete(at);
+  render(null, at);
+}
+
+/** What is mounted. A test that fails leaves nothing behind for the others. */
+const open = new Set<any>();
+afterEach(() => open.forEach(gone));
 
 const amounts = (bytes: number, count = 1) => ({
   live: { bytes, count },
@@ -613,7 +621,9 @@ test("what is pushed may lack the devices, and a stream that begins anew brings 
   assert.equal(state.list.value!.processes.length, 1);
   assert.equal(state.devicesError.value?.message, "no driver answers");
   const source = Source.all.at(-1)!;
+  const first = state.beat.value;
   source.tell("open");
+  assert.equal(state.beat.value, first, "what was just asked is not asked again");
   source.tell("now", { list: { processes: [process(42), process(43)] }, devices: failure });
   assert.equal(state.list.value!.processes.length, 2);
   assert.equal(state.devices.value, null);

@@ -13,6 +13,7 @@ import { knownOf, totalsOf } from "../src/known.ts";
 import { Leaks } from "../src/views/leaks.tsx";
 import { Now } from "../src/views/now.tsx";
 import { Oom } from "../src/views/oom.tsx";
+import { Ranks } from "../src/views/ranks.tsx";
 import { Steps } from "../src/views/steps.tsx";
 import { Time } from "../src/views/time.tsx";
 import { Whose } from "../src/views/whose.tsx";
@@ -125,6 +126,33 @@ test("without a fleet a rank's node is no part of a link, nor of a question", ()
   state.view.value = { ...FIRST, pid: 43, node: "a" };
   assert.equal(state.selected.value?.node, "a");
   assert.equal(state.node.value, "a");
+});
+
+test("a rank leads to its process, with its node in a fleet only", async () => {
+  const rank = (node: string) => ({
+    jobs: [
+      {
+        job: null,
+        ranks: [{ rank: 0, node, pid: 43, peak_allocated_bytes: 1, allocated_bytes: 1, peak_reserved_bytes: 1, floor_bytes: 1, grows: false, growth_bytes_per_step: null, step_median_ns: null }],
+        missing: [],
+        twice: [],
+        judgement: { odd: [], comparisons: 0, not_judged: [] },
+      },
+    ],
+    nodes: [],
+  });
+  for (const [node, nodes] of [
+    ["unix:/run/memscope.sock", null],
+    ["b", ["a", "b"]],
+  ] as const) {
+    fresh([process(43, nodes ? { node } : {})], nodes as any);
+    answering({ Ranks: rank(node) });
+    const at = await mounted(Ranks);
+    const link = at.all("a").find((one: any) => one.textContent === "43");
+    const leads = read(link.href ?? link.attributes.href);
+    assert.deepEqual([leads.pid, leads.node], [43, nodes ? "b" : null]);
+    gone(at);
+  }
 });
 
 test("another process begins with all of its devices and the present", () => {

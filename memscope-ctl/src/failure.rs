@@ -29,7 +29,7 @@ pub(crate) enum Exit {
     NotPermitted = 5,
     /// No answer, or no event, came within the time limit.
     Timeout = 6,
-    /// Some nodes of a fleet did not answer; what the others said is shown.
+    /// Some nodes of a fleet did not answer, or not of all their processes; what the others said is shown.
     Partly = 7,
     /// Something grows or leaked, or a rank stands out, and the user asked for this exit code (`--exit-code`).
     Growing = 10,

@@ -226,6 +226,71 @@ fn ask_json(nodes: &Nodes, args: &[&str]) -> serde_json::Value {
 }
 
 #[test]
+fn processes_of_which_nothing_is_told_are_named() {
+    let mut nodes = Nodes::new();
+    let well = |pid| fake::noted(pid, 0, &[]);
+    let inexact = fake::noted(8, 0, &["records_lost"]);
+    nodes.healthy("left", FakeDaemon::with([well(7), inexact]));
+    nodes.healthy("right", FakeDaemon::with([well(9)]));
+    for command in ["stats", "leaks"] {
+        assert_eq!(nodes.ask(1024, &[command]).0.code, 0);
+        let (answer, _) = nodes.ask(1024, &["--strict", command]);
+        assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
+        assert_has(&answer, "\n1 process was refused: the answer is not exact");
+        assert_has(&answer, " 1 (left pid 8)\n");
+    }
+    let (answer, _) = nodes.ask(1024, &["--strict", "stats", "8"]);
+    assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
+    assert!(answer.out.starts_with("1 process was refused"));
+    let json = ask_json(&nodes, &["--strict", "stats", "--json"]);
+    assert_eq!(
+        (&json["refused"], &json["unanswered"]),
+        (&1.into(), &0.into())
+    );
+    let of_left = json["nodes"][0]["answer"].as_array().unwrap();
+    let refused = of_left.iter().find(|one| one["pid"] == 8).unwrap();
+    assert_eq!(refused["error"]["code"], "not_exact");
+    // A process that no node has.
+    for words in [
+        &["leaks", "77", "--exit-code"][..],
+        &["stats", "77"],
+        &["stacks", "77"],
+    ] {
+        let (answer, _) = nodes.ask(1024, words);
+        assert_eq!(answer.code, 4, "{words:?}: {}{}", answer.out, answer.err);
+        assert_has(&answer, "\nNo node has the process 77.\n");
+    }
+    let (answer, _) = nodes.ask(1024, &["stats", "7,77,78"]);
+    assert_eq!(answer.code, 2, "{}", answer.out);
+    let (answer, _) = nodes.ask(1024, &["stats", "--pid", "7,77,78"]);
+    assert_eq!(answer.code, 4, "{}{}", answer.out, answer.err);
+    assert_has(&answer, "\nNo node has any of the processes 77, 78.\n");
+    let json = ask_json(&nodes, &["stats", "--pid", "7,77,78", "--json"]);
+    assert_eq!(json["not_found"], serde_json::json!([77, 78]));
+}
+
+#[test]
+fn more_processes_than_are_asked_of_a_node_are_counted() {
+    let mut nodes = Nodes::new();
+    let many = (0..260).map(|number| rank(number, 1 << 30));
+    nodes.healthy("large", FakeDaemon::with(many.collect::<Vec<_>>()));
+    let (answer, _) = nodes.ask(1024, &["--timeout", "60s", "stats"]);
+    assert_eq!(answer.code, 7, "{}", answer.err);
+    assert_has(
+        &answer,
+        "\n4 processes were not asked about, since of each node at most 256 are: large 4\n",
+    );
+    let (answer, _) = nodes.ask(1024, &["--timeout", "60s", "ranks"]);
+    assert_eq!(answer.code, 7, "{}", answer.err);
+    assert_has(
+        &answer,
+        "\n4 ranks were not asked about, since of each node at most 256 are: large 4\n",
+    );
+    let json = ask_json(&nodes, &["--timeout", "60s", "ranks", "--json"]);
+    assert_eq!(json["not_asked"], 4);
+}
+
+#[test]
 fn other_commands_say_which_can() {
     let mut nodes = Nodes::new();
     nodes.healthy("node", one(7));

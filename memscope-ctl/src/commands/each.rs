@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
-use crate::fleet::Told;
+use crate::fleet::{Told, pid_of};
 use crate::output;
 use crate::process::Processes;
 use serde::Serialize;
@@ -65,9 +65,13 @@ pub(super) fn documents_by<A>(
     told: &Told<A>,
     document: impl Fn(&A) -> Result<Value, Failure>,
 ) -> Result<Value, Failure> {
-    let each = told.iter().map(|(_, answer)| match answer {
+    let each = told.processes.iter().map(|(process, answer)| match answer {
         Ok(answer) => document(answer),
-        Err(failure) => output::error_document(failure),
+        Err(failure) => {
+            let mut error = output::error_document(failure)?;
+            error["pid"] = pid_of(process).into();
+            Ok(error)
+        }
     });
     each.collect()
 }

@@ -134,10 +134,13 @@ Exit codes:
    4  there is no such process, or it is not traced
    5  not permitted
    6  no answer within --timeout
-   7  with --fleet: some nodes did not answer; what the others said is shown, and who did not answer
-  10  found: something grows (leaks --exit-code), or a rank stands out (ranks --exit-code)
+   7  with --fleet: some nodes did not answer, or not of all their processes; what the others said is
+      shown, and who did not answer
+  10  found: something grows or leaked (leaks and check-leaks, --exit-code), or a rank stands out
+      (ranks --exit-code)
   11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
-      --strict, the answer is not exact, and the message says what of it is not";
+      --strict, the answer is not exact, and the message says what of it is not; or looking for the
+      answer was given up (error given_up)";
 
 /// Follows the GPU and NPU memory of running processes, without restarting them.
 ///

@@ -45,7 +45,7 @@ impl Run for Stats {
             of_processes(asking, &self.processes, stats).await
         };
         let replies = fleet.ask(ask).await.any()?;
-        fleet::show(&replies, session, of_fleet, documents)
+        fleet::show_processes(&replies, &self.processes, session, of_fleet, documents)
     }
 }
 
@@ -64,8 +64,7 @@ const OF_FLEET: [&str; 7] = [
 fn of_fleet(replies: &fleet::Replies<Told<v1::StatsResponse>>) -> String {
     let mut rows = Vec::new();
     for (node, told) in replies.answers() {
-        for (process, answer) in told {
-            let Ok(answer) = answer else { continue };
+        for (process, answer) in told.answers() {
             for device in &answer.devices {
                 let mut row = Vec::from(of_node(&node.name, process));
                 let fields = fields(std::slice::from_ref(device), &answer.coverage);
@@ -84,6 +83,10 @@ fn of_fleet(replies: &fleet::Replies<Told<v1::StatsResponse>>) -> String {
         }
     }
     if rows.is_empty() {
+        // Of those that were refused nobody knows what they hold.
+        if replies.lacks_processes() {
+            return String::new();
+        }
         return "No traced process of any node holds memory of a device.\n".to_owned();
     }
     let mut head = Vec::from(OF_NODE);

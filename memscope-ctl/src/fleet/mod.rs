@@ -17,6 +17,6 @@ mod stream;
 
 pub(crate) use ask::Fleet;
 pub(crate) use asking::Asking;
-pub(crate) use processes::{Told, list, of_processes};
-pub(crate) use replies::{Replies, show};
+pub(crate) use processes::{Told, list, of_processes, pid_of};
+pub(crate) use replies::{Replies, not_asked, show, show_processes};
 pub(crate) use stream::Came;

@@ -32,7 +32,7 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl leaks --pid 4242 --min-age 30s
-  memscope-ctl leaks --pid 4242 --exit-code || echo it leaks")]
+  memscope-ctl leaks --pid 4242 --exit-code; [ $? -eq 10 ] && echo it leaks")]
 pub(crate) struct Leaks {
     #[command(flatten)]
     pub(crate) processes: Processes,
@@ -95,10 +95,10 @@ impl Run for Leaks {
         let text = |replies: &Replies<Told<v1::LeaksResponse>>| {
             table::of_fleet(replies, self.limit as usize)
         };
-        let exit = fleet::show(&replies, session, text, documents)?;
+        let exit = fleet::show_processes(&replies, &self.processes, session, text, documents)?;
         let answers = || {
-            let told = replies.answers().flat_map(|(_, told)| told);
-            told.filter_map(|(_, answer)| answer.as_ref().ok())
+            let told = replies.answers().flat_map(|(_, told)| told.answers());
+            told.map(|(_, answer)| answer)
         };
         Ok(if !self.exit_code {
             exit

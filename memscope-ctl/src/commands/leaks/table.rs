@@ -261,8 +261,7 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
     let mut all = Vec::new();
     let (mut growing, mut processes, mut young, mut omitted) = (0, 0, 0, 0);
     for (node, told) in replies.answers() {
-        for (process, answer) in told {
-            let Ok(answer) = answer else { continue };
+        for (process, answer) in told.answers() {
             processes += 1;
             omitted += answer.omitted_lines;
             growing += u64::from(answer.growing_groups > 0);
@@ -277,6 +276,9 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
             .then(b.growth_bytes.cmp(&a.growth_bytes))
             .then(b.live_bytes.cmp(&a.live_bytes))
     });
+    if processes == 0 {
+        return "No process was judged.\n".to_owned();
+    }
     let mut text = format!(
         "{} of {} processes grow{}.\n",
         grouped(growing),
@@ -571,7 +573,10 @@ mod tests {
             omitted_lines,
             ..v1::LeaksResponse::default()
         };
-        let told = |omitted: u64| vec![(v1::Process::default(), Ok(answer(omitted)))];
+        let told = |omitted: u64| Told {
+            processes: vec![(v1::Process::default(), Ok(answer(omitted)))],
+            not_asked: 0,
+        };
         let text = |limit| of_fleet(&Replies::answered(vec![told(30), told(100)]), limit);
         assert!(text(3).ends_with(" and 131 smaller ones left out\n"));
         assert!(text(0).ends_with(" and 130 smaller ones left out\n"));

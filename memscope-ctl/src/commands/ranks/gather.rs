@@ -16,7 +16,7 @@ const LINES: u32 = 50;
 /// Lines whose growth is added up.
 const GROWING: u32 = 50;
 /// Ranks of one node that are asked.
-const RANKS_MOST: usize = 256;
+pub(super) const RANKS_MOST: usize = 256;
 
 /// To which job a process belongs, and which part of it is.
 #[derive(Clone, Debug, Default)]
@@ -52,11 +52,15 @@ pub(super) struct Member {
     pub(super) of: Rank,
 }
 
+/// The ranks of a node.
+pub(super) struct Members {
+    pub(super) asked: Vec<Member>,
+    /// Ranks that were not asked about, since the node has more than are asked about of one.
+    pub(super) not_asked: usize,
+}
+
 /// Asks about all ranks that a node traces, or those of one job.
-pub(super) async fn of_node(
-    asking: &Asking<'_>,
-    job: Option<&str>,
-) -> Result<Vec<Member>, Failure> {
+pub(super) async fn of_node(asking: &Asking<'_>, job: Option<&str>) -> Result<Members, Failure> {
     let list = list(asking).await?;
     // Of several processes that had the same rank one after the other, the last one counts.
     let mut latest: BTreeMap<(Option<String>, u64), (bool, u32, &v1::Process)> = BTreeMap::new();
@@ -77,6 +81,7 @@ pub(super) async fn of_node(
             *kept = this;
         }
     }
+    let not_asked = latest.len().saturating_sub(RANKS_MOST);
     let mut members = Vec::new();
     for (_, _, process) in latest.into_values().take(RANKS_MOST) {
         match member(asking, process).await {
@@ -85,7 +90,10 @@ pub(super) async fn of_node(
             Err(failure) => return Err(failure),
         }
     }
-    Ok(members)
+    Ok(Members {
+        asked: members,
+        not_asked,
+    })
 }
 
 async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Failure> {

@@ -1,6 +1,6 @@
 //! The ranks of one job, from whichever nodes they are.
 
-use super::gather::Member;
+use super::gather::{Member, Members};
 use crate::failure::Failure;
 use crate::fleet::Replies;
 use crate::output::no_json;
@@ -20,10 +20,10 @@ pub(super) struct Job {
 }
 
 /// The jobs of all nodes.
-pub(super) fn jobs(replies: &Replies<Vec<Member>>) -> Vec<Job> {
+pub(super) fn jobs(replies: &Replies<Members>) -> Vec<Job> {
     let mut by_job: BTreeMap<Option<String>, Vec<(String, Member)>> = BTreeMap::new();
     for (node, members) in replies.answers() {
-        for member in members {
+        for member in &members.asked {
             let job = by_job.entry(member.place.job.clone()).or_default();
             job.push((node.name.clone(), member.clone()));
         }

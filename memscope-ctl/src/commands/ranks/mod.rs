@@ -7,11 +7,11 @@ mod table;
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
-use crate::fleet::{Fleet, Replies};
+use crate::fleet::{self, Fleet, Replies};
 use crate::output;
 use crate::session::Session;
 use flamegraph::draw;
-use gather::{Member, of_node};
+use gather::{Members, RANKS_MOST, of_node};
 use job::{Job, jobs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -61,7 +61,12 @@ impl Run for Ranks {
         let (replies, jobs) = gathered(fleet, self.job.as_deref()).await?;
         match session.global.json {
             true => output::json(&document(&replies, &jobs)?)?,
-            false => output::text(&format!("{}{}", table::text(&jobs), replies.told()))?,
+            false => {
+                let each = replies.answers();
+                let each = each.map(|(node, members)| (node, members.not_asked));
+                let cut = fleet::not_asked(each, "ranks", RANKS_MOST);
+                output::text(&format!("{}{}{cut}", table::text(&jobs), replies.told()))?;
+            }
         }
         if let Some(path) = &self.flamegraph {
             let drawn = draw(fleet, &jobs, path).await?;
@@ -77,16 +82,23 @@ impl Run for Ranks {
         }
         Ok(match jobs.iter().any(|job| !job.judgement.odd.is_empty()) {
             true if self.exit_code => Exit::Growing,
+            _ if not_asked(&replies) > 0 => Exit::Partly,
             _ => replies.exit(),
         })
     }
+}
+
+/// How many ranks were not asked about.
+fn not_asked(replies: &Replies<Members>) -> usize {
+    let each = replies.answers();
+    each.map(|(_, members)| members.not_asked).sum()
 }
 
 /// The replies of all nodes, and the jobs that the ranks are of: all, or the wanted one.
 async fn gathered(
     fleet: &Fleet,
     wanted: Option<&str>,
-) -> Result<(Replies<Vec<Member>>, Vec<Job>), Failure> {
+) -> Result<(Replies<Members>, Vec<Job>), Failure> {
     let ask = async |asking: &crate::fleet::Asking<'_>| of_node(asking, wanted).await;
     let replies = fleet.ask(ask).await.any()?;
     let jobs = jobs(&replies);
@@ -105,14 +117,15 @@ pub(super) async fn compared(fleet: &Fleet, wanted: Option<&str>) -> Result<Valu
     document(&replies, &jobs)
 }
 
-fn document(replies: &Replies<Vec<Member>>, jobs: &[Job]) -> Result<Value, Failure> {
-    let answer = |members: &Vec<Member>| {
-        let each = members.iter().map(
+fn document(replies: &Replies<Members>, jobs: &[Job]) -> Result<Value, Failure> {
+    let answer = |members: &Members| {
+        let each = members.asked.iter().map(
             |member| json!({"pid": member.pid, "rank": member.of.rank, "job": member.place.job}),
         );
         Ok(each.collect())
     };
     let jobs = jobs.iter().map(job::document);
     let jobs = jobs.collect::<Result<Value, Failure>>()?;
-    replies.document(answer, vec![("jobs", jobs)])
+    let further = vec![("jobs", jobs), ("not_asked", not_asked(replies).into())];
+    replies.document(answer, further)
 }

@@ -104,7 +104,7 @@ impl Run for Stacks {
         let replies = fleet.ask(ask).await.any()?;
         let text = |replies: &_| summed::text(replies, self.limit() as usize, self.frames());
         let documents = |told: &_| documents_by(told, document);
-        fleet::show(&replies, session, text, documents)
+        fleet::show_processes(&replies, &self.processes, session, text, documents)
     }
 }
 

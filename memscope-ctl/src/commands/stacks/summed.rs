@@ -28,8 +28,7 @@ pub(super) fn text(
     let mut what = "live memory";
     let mut grows = false;
     for (_, told) in replies.answers() {
-        for (_, answer) in told {
-            let Ok(answer) = answer else { continue };
+        for (_, answer) in told.answers() {
             let shown = Shown::of(answer);
             (what, grows) = (shown.what(), shown.is_growth());
             processes += 1;

@@ -44,7 +44,7 @@ pub(crate) struct Diff {
     /// By what to sum up.
     #[arg(long, value_enum, default_value_t = DiffBy::Size)]
     pub(crate) by: DiffBy,
-    /// At most so many groups.
+    /// At most so many groups, or stacks, 0 for all.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: usize,
 }

@@ -94,8 +94,17 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
     text
 }
 
+/// How many rows are shown, where 0 stands for all.
+const fn most(limit: usize) -> usize {
+    match limit {
+        0 => usize::MAX,
+        limit => limit,
+    }
+}
+
 /// A table of the groups in which blocks came or went.
 fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
+    let limit = most(limit);
     let mut text = String::new();
     let changed: Vec<&v1::GroupDiff> = groups
         .iter()
@@ -138,6 +147,7 @@ fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
 
 /// The stacks of which blocks came or went.
 fn stacks(stacks: &[StackDiff<&[Arc<str>]>], limit: usize) -> String {
+    let limit = most(limit);
     let mut text = String::new();
     let changed = |stack: &&StackDiff<&[Arc<str>]>| stack.came.count + stack.went.count > 0;
     for stack in stacks.iter().filter(changed).take(limit) {
@@ -178,5 +188,47 @@ fn change(came: u64, went: u64) -> String {
         format!("+{}", bytes(came - went))
     } else {
         format!("-{}", bytes(went - came))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_0_leaves_nothing_out() {
+        let came = v1::Amount {
+            bytes: 512,
+            count: 1,
+        };
+        let group = |size_bytes| v1::GroupDiff {
+            size_bytes,
+            came: Some(came),
+            ..v1::GroupDiff::default()
+        };
+        let all = [group(1024), group(2048), group(4096)];
+        let rows = |text: &str| text.lines().filter(|line| line.contains("KiB")).count();
+        let (whole, cut) = (groups(&all, 0, 0), groups(&all, 2, 0));
+        assert_eq!((rows(&whole), rows(&cut)), (3, 2), "{whole}{cut}");
+        assert!(!whole.contains("left out"), "{whole}");
+        assert!(cut.ends_with(" and 1 groups with smaller changes left out\n"));
+        let line: Arc<str> = "forward (/home/ada/train.py:7)".into();
+        let frames = [line];
+        let stack = StackDiff {
+            device: 0,
+            frames: &frames[..],
+            came,
+            went: v1::Amount::default(),
+            stayed: v1::Amount::default(),
+        };
+        let (whole, cut) = (
+            stacks(&[stack.clone(), stack.clone()], 0),
+            stacks(&[stack.clone(), stack], 1),
+        );
+        assert_eq!(whole.matches("train.py:7").count(), 2, "{whole}");
+        assert!(
+            cut.contains("and 1 stacks with smaller changes left out"),
+            "{cut}"
+        );
     }
 }

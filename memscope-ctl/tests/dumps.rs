@@ -223,6 +223,16 @@ fn files_that_are_none() {
             assert_eq!(answer.json()["error"]["code"], "no_dump");
         }
     }
+    // Without accesses nobody can say that no block is inefficient.
+    let without = golden("offline_leaks_1.csv");
+    let answer = ask(&["inefficient", &without, "--json"]);
+    assert_eq!(answer.code, 1, "{}", answer.out);
+    assert_eq!(answer.json()["error"]["code"], "no_accesses");
+    assert!(
+        answer.err.contains("--events alloc,free,access,launch"),
+        "{}",
+        answer.err
+    );
     let good = golden("inefficient_1.csv");
     let answer = ask(&["inefficient", &good, "-o", "/nonexistent/out.csv"]);
     assert_eq!(answer.code, 1);

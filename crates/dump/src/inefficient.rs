@@ -178,6 +178,7 @@ struct UseRow {
     size: u64,
     device: Device,
     row: u64,
+    /// First as the file has it, then in nanoseconds.
     time_ns: u64,
     /// The block was there before the collection began.
     shadow: bool,
@@ -216,9 +217,7 @@ fn step(
         size,
         device: row.device,
         row: number,
-        time_ns: row
-            .timestamp
-            .saturating_mul(if row.is_older() { 1000 } else { 1 }),
+        time_ns: row.timestamp,
         shadow: row.attr.get("shadow") == Some("true"),
         text: match what {
             What::Access => row.name.as_deref().map(|name| texts.kept(name)),
@@ -490,8 +489,10 @@ pub fn inefficient(
     let mut report = Report::default();
     let mut pools: BTreeMap<(Option<u32>, Pool), Vec<UseRow>> = BTreeMap::new();
     let mut started: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+    let mut is_older = false;
     for (number, row) in (0..).zip(rows) {
         let row = row?;
+        is_older |= row.is_older();
         if row.begins_collection() {
             let last = started.entry(row.pid).or_default();
             *last = row.id.max(*last);
@@ -505,6 +506,9 @@ pub fn inefficient(
             steps.retain(|step| step.id >= *start);
         }
         steps.sort_by_key(|step| step.id);
+        for step in &mut steps {
+            step.time_ns = step.time_ns.saturating_mul(Row::tick_ns(is_older));
+        }
         let accesses = steps.iter().filter(|step| step.what == What::Access);
         report.accesses += accesses.count() as u64;
         let mut fold = Fold {
@@ -578,4 +582,50 @@ pub fn mark_rows<'a>(
         }
         Ok(row)
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::attr::Attr;
+
+    /// Rows of accesses do not show their generation, so those of the other rows decide for them as well.
+    #[test]
+    fn times_are_of_one_unit_in_the_whole_dump() {
+        let row = |id: u64, event: &str, kind: &str, ptr: u64, time: u64| Row {
+            id,
+            event: event.to_owned(),
+            event_type: kind.to_owned(),
+            timestamp: time,
+            pid: Some(7),
+            device: Device::Number(0),
+            ptr: Some(ptr),
+            attr: Attr::new()
+                .with("allocation_id", ptr)
+                .with("size", 0x100)
+                .with("type", "PTA"),
+            ..Row::default()
+        };
+        let mut rows = vec![
+            row(1, "MALLOC", "PTA", 0x1000, 10),
+            row(2, "MALLOC", "PTA", 0x2000, 20),
+            row(3, "FREE", "PTA", 0x2000, 30),
+            row(4, "ACCESS", "READ", 0x1000, 50),
+        ];
+        let unused = |rows: &[Row]| {
+            let rows = rows.iter().cloned().map(Ok);
+            let report = inefficient(Path::new("d"), rows, &Question::default()).unwrap();
+            let kinds = &report.findings[0].kinds;
+            assert_eq!(*kinds, [Kind::EarlyAllocation]);
+            report.findings[0].unused_ns
+        };
+        assert_eq!(unused(&rows), 40);
+        rows.push(row(5, "SYSTEM", "acl init", 0, 60));
+        assert_eq!(unused(&rows), 40_000);
+        // A row of a block shows it as well.
+        rows.pop();
+        rows[0].attr.set("MID", "3".to_owned());
+        assert_eq!(unused(&rows), 40_000);
+    }
 }

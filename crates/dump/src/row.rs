@@ -156,6 +156,12 @@ impl Row {
         }
     }
 
+    /// Nanoseconds in what timestamps of a dump count, given whether any of its rows [is older](Row::is_older). Most rows do not show
+    /// their generation, so it is decided for all rows of a dump together.
+    pub(crate) const fn tick_ns(is_older: bool) -> u64 {
+        if is_older { 1000 } else { 1 }
+    }
+
     /// A number in `Attr`, decimal or hexadecimal with `0x`. `None` if the name does not occur or its value is no
     /// number.
     pub fn attr_number(&self, name: &str) -> Option<u64> {

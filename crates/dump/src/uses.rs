@@ -10,7 +10,7 @@ use crate::texts::Texts;
 /// What an operator did to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// When, in nanoseconds, as the file has it.
+    /// When, in nanoseconds.
     pub time_ns: u64,
     /// Name of the operator, as the file has it.
     pub operator: Arc<str>,
@@ -49,11 +49,6 @@ const POOLS: [&str; 4] = ["PTA", "ATB", "MINDSPORE", "PTA_WORKSPACE"];
 /// Identity of a live block: process, and its number or, where the rows have none, device and address.
 type Key = (Option<u32>, Result<u64, (Device, u64)>);
 
-fn key(row: &Row, ptr: u64) -> Key {
-    let number = row.attr_number("allocation_id");
-    (row.pid, number.ok_or((row.device, ptr)))
-}
-
 /// What a row says of a block. Nearly all rows are of other blocks, so little is kept of each.
 enum Said {
     Came(Box<Row>),
@@ -67,6 +62,9 @@ enum Said {
 /// Finds the blocks that had this address among their own, in the order in which they came. With `since_start` only what was
 /// collected since the last beginning counts, as with [`crate::inefficient::Question::since_start`].
 ///
+/// An operator that touched any part of such a block used it, also where that part does not have the address: accesses are told by the
+/// number of the block, and only without one by their own address.
+///
 /// # Errors
 /// The errors of the rows.
 pub fn uses(
@@ -77,41 +75,50 @@ pub fn uses(
     let mut texts = Texts::default();
     let mut started: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     let mut all: Vec<(u64, u64, Key, Said)> = Vec::new();
+    let mut is_older = false;
     for row in rows {
         let row = row?;
+        is_older |= row.is_older();
         if since_start && row.begins_collection() {
             let last = started.entry(row.pid).or_default();
             *last = row.id.max(*last);
         }
-        let Some(ptr) = row.ptr.filter(|ptr| *ptr <= address) else {
+        let Some(ptr) = row.ptr.or_else(|| row.attr_number("addr")) else {
             continue;
         };
-        let (id, time_ns, key) = (row.id, row.timestamp, key(&row, ptr));
+        let number = row.attr_number("allocation_id");
+        let key = (row.pid, number.ok_or((row.device, ptr)));
+        let (id, time) = (row.id, row.timestamp);
+        let begins_before = ptr <= address;
         let said = match row.event.as_str() {
-            "MALLOC" if POOLS.contains(&row.event_type.as_str()) => {
+            "MALLOC" if begins_before && POOLS.contains(&row.event_type.as_str()) => {
                 if address - ptr >= row.size().unwrap_or(0) {
                     continue;
                 }
                 Said::Came(Box::new(row))
             }
-            "FREE" if POOLS.contains(&row.event_type.as_str()) => Said::Went,
+            "FREE" if begins_before && POOLS.contains(&row.event_type.as_str()) => Said::Went,
             "ACCESS" => Said::Used {
                 operator: texts.kept(row.name.as_deref().unwrap_or_default()),
                 access: texts.kept(&row.event_type),
             },
             _ => continue,
         };
-        all.push((id, time_ns, key, said));
+        all.push((id, time, key, said));
     }
     all.retain(|(id, _, (pid, _), _)| started.get(pid).is_none_or(|start| id >= start));
     all.sort_by_key(|(id, ..)| *id);
     let mut lives: Vec<Life> = Vec::new();
     let mut live: HashMap<Key, usize> = HashMap::new();
-    for (_, time_ns, key, said) in all {
+    for (_, time, key, said) in all {
+        let time_ns = time.saturating_mul(Row::tick_ns(is_older));
         match said {
             Said::Came(row) => {
                 live.insert(key, lives.len());
-                lives.push(life(*row));
+                lives.push(Life {
+                    came_ns: time_ns,
+                    ..life(*row)
+                });
             }
             Said::Went => {
                 let gone = live.remove(&key).and_then(|place| lives.get_mut(place));
@@ -120,8 +127,16 @@ pub fn uses(
                 }
             }
             Said::Used { operator, access } => {
-                let used = live.get(&key).and_then(|place| lives.get_mut(*place));
-                if let Some(life) = used {
+                let place = match key {
+                    (_, Ok(_)) => live.get(&key).copied(),
+                    // A workspace may be a part of a block: the one that came last is the innermost.
+                    (pid, Err(at)) => live
+                        .values()
+                        .copied()
+                        .filter(|place| lives.get(*place).is_some_and(|life| life.has(pid, at)))
+                        .max(),
+                };
+                if let Some(life) = place.and_then(|place| lives.get_mut(place)) {
                     life.uses.push(Use {
                         time_ns,
                         operator,
@@ -134,13 +149,21 @@ pub fn uses(
     Ok(lives)
 }
 
+impl Life {
+    /// Whether an address of a process's device is in the block.
+    fn has(&self, pid: Option<u32>, (device, ptr): (Device, u64)) -> bool {
+        let offset = ptr.checked_sub(self.ptr);
+        (self.pid, self.device) == (pid, device) && offset.is_some_and(|offset| offset < self.size)
+    }
+}
+
 fn life(row: Row) -> Life {
     Life {
         pid: row.pid,
         device: row.device,
-        ptr: row.ptr.unwrap_or(0),
+        ptr: row.ptr.or_else(|| row.attr_number("addr")).unwrap_or(0),
         size: row.size().unwrap_or(0),
-        came_ns: row.timestamp,
+        came_ns: 0,
         shadow: row.attr.get("shadow") == Some("true"),
         pool: row.event_type,
         stack: row.python_stack,
@@ -213,5 +236,49 @@ mod tests {
             told.iter().map(|life| life.came_ns).collect()
         };
         assert_eq!((came(true), came(false)), (vec![100], vec![10, 60, 100]));
+    }
+
+    #[test]
+    fn an_operator_that_touched_another_part_of_the_block_used_it() {
+        let at = |mut row: Row, ptr| {
+            row.ptr = Some(ptr);
+            row
+        };
+        let rows = [
+            row(1, "MALLOC", "PTA", 0x1000, 1),
+            row(2, "MALLOC", "PTA", 0x1100, 2),
+            at(row(3, "ACCESS", "WRITE", 0, 1), 0x1080),
+            at(row(4, "ACCESS", "READ", 0, 1), 0x1010),
+            at(row(5, "ACCESS", "READ", 0, 2), 0x1180),
+        ];
+        let operators = |rows: &[Row]| -> Vec<String> {
+            let told = uses(rows.iter().cloned().map(Ok), 0x1020, false).unwrap();
+            let used = told.iter().flat_map(|life| &life.uses);
+            used.map(|one| one.operator.to_string()).collect()
+        };
+        assert_eq!(operators(&rows), ["aten::op3", "aten::op4"]);
+        // Without numbers, the addresses tell the blocks apart.
+        let without = rows.map(|row| Row {
+            attr: Attr::new().with("size", 0x100),
+            ..row
+        });
+        assert_eq!(operators(&without), ["aten::op3", "aten::op4"]);
+    }
+
+    #[test]
+    fn the_older_generation_counts_in_microseconds() {
+        let mut rows = vec![
+            row(1, "MALLOC", "PTA", 0x1000, 1),
+            row(2, "ACCESS", "READ", 0x1000, 1),
+            row(3, "FREE", "PTA", 0x1000, 1),
+        ];
+        let times = |rows: &[Row]| {
+            let told = uses(rows.iter().cloned().map(Ok), 0x1000, false).unwrap();
+            let life = &told[0];
+            (life.came_ns, life.uses[0].time_ns, life.went_ns)
+        };
+        assert_eq!(times(&rows), (10, 20, Some(30)));
+        rows.push(row(4, "SYSTEM", "acl init", 0, 0));
+        assert_eq!(times(&rows), (10_000, 20_000, Some(30_000)));
     }
 }

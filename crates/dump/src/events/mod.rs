@@ -122,7 +122,7 @@ fn ordered(
     let mut timed: Vec<Timed> = rows
         .into_iter()
         .map(|row| {
-            let own_ns = row.timestamp.saturating_mul(if older { 1000 } else { 1 });
+            let own_ns = row.timestamp.saturating_mul(Row::tick_ns(older));
             let at_ns = match last {
                 Some((pid, before_ns)) if pid == row.pid => own_ns.max(before_ns),
                 _ => own_ns,

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   memscope-ctl check-leaks memscope_dump_20251120.csv --mark 'step end'
   memscope-ctl check-leaks memscope_dump_20251120.csv --mark 'step end' --start-index 3
-  memscope-ctl check-leaks dump.csv --mark 'step end' --exit-code || echo it leaks
+  memscope-ctl check-leaks dump.csv --mark 'step end' --exit-code; [ $? -eq 10 ] && echo it leaks
 
 Exit codes: 0 done; 1 the file cannot be read, or no device has three such marks; 10 with
 --exit-code, something leaked.")]
@@ -50,7 +50,7 @@ pub(crate) struct CheckLeaks {
   memscope-ctl inefficient dump.db --type early_allocation,late_deallocation
   memscope-ctl inefficient dump.csv -o marked.csv     the dump with inefficient_type in Attr
 
-Exit codes: 0 done; 1 the file cannot be read or written, or no access was recorded of the process.")]
+Exit codes: 0 done; 1 the file cannot be read or written, or no access by an operator was recorded.")]
 pub(crate) struct Inefficient {
     /// A dump: memscope_dump_*.csv or .db.
     #[arg(value_name = "FILE")]

@@ -129,8 +129,19 @@ impl Run for Inefficient {
                 (report.map_err(no_dump)?, Some(exported.made))
             }
         };
-        if let (Some(pid), 0) = (self.pid, report.accesses) {
-            return Err(no_accesses(pid, NO_ACCESS));
+        if report.accesses == 0 {
+            return Err(match self.pid {
+                Some(pid) => no_accesses(pid, NO_ACCESS),
+                None => Failure::Refused {
+                    exit: Exit::Failed,
+                    code: "no_accesses".to_owned(),
+                    what: format!("{NO_ACCESS} is in the dump"),
+                    hint: Some(
+                        "collect again with accesses: msmemscope --events alloc,free,access,launch"
+                            .to_owned(),
+                    ),
+                },
+            });
         }
         if let (Some(file), Some(out)) = (&self.file, &self.output) {
             // Signals are awaited here, because a killed program would leave a half-written file beside the output.

@@ -78,6 +78,32 @@ fn an_interrupted_file_leaves_nothing() {
 }
 
 #[test]
+fn the_snapshot_of_a_step_is_written_or_refused() {
+    let server = Server::start(one_process());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshots");
+    let question = ["steps", "--snapshot-step", "2", "--snapshot-dir"];
+    let question = [&question[..], &[path.to_str().unwrap()]].concat();
+    let answer = server.ctl(&question);
+    assert_eq!(answer.code, 2, "{}", answer.out);
+    assert!(
+        answer.err.contains("belongs to --format kempner"),
+        "{}",
+        answer.err
+    );
+    assert!(!path.exists());
+    for more in [
+        &["--format", "kempner"][..],
+        &["--format", "kempner", "--json"],
+    ] {
+        let answer = server.ctl(&[&question[..], more].concat());
+        assert_eq!(answer.code, 0, "{}", answer.err);
+        assert_eq!(names(&path), ["snapshot_step_2_device_0.pickle"]);
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
 fn files_that_cannot_be_written() {
     let server = Server::start(one_process());
     for path in [

@@ -63,9 +63,20 @@ pub(crate) struct Steps {
 impl Run for Steps {
     const CLEANS_UP: bool = true;
 
+    fn check(&self, _: &Session) -> Result<(), Failure> {
+        if self.snapshot_step.is_some() && !self.is_kempner() {
+            return Err(Failure::Usage {
+                what: "--snapshot-step belongs to --format kempner".into(),
+                hint: "add --format kempner; or write the file with memscope-ctl snapshot --at step:N -o FILE"
+                    .into(),
+            });
+        }
+        Ok(())
+    }
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
-        let is_kempner = self.format == "kempner";
+        let is_kempner = self.is_kempner();
         let question = v1::StepsRequest {
             pid: client.choose(self.process.pid()).await?,
             // The peak of a line depends on the one before it.
@@ -79,11 +90,42 @@ impl Run for Steps {
         if is_kempner && !session.global.json {
             return self.kempner(&client, &answer).await;
         }
+        if let Some(target) = self.snapshot(&client, answer.pid).await? {
+            target.finish()?;
+        }
         session.show(&answer, text)
     }
 }
 
 impl Steps {
+    fn is_kempner(&self) -> bool {
+        self.format == "kempner"
+    }
+
+    /// Writes the snapshot of the end of a step, where one is asked for, and returns where it is.
+    async fn snapshot(&self, client: &Client, pid: u32) -> Result<Option<Target>, Failure> {
+        let Some(step) = self.snapshot_step else {
+            return Ok(None);
+        };
+        let name = format!("snapshot_step_{step}_device_{}.pickle", self.device);
+        let path = self.snapshot_dir.join(name);
+        std::fs::create_dir_all(&self.snapshot_dir).map_err(|source| Failure::Output {
+            what: format!("the folder {} cannot be made", self.snapshot_dir.display()),
+            source,
+        })?;
+        let mut target = Target::open(Some(&path))?;
+        let question = v1::ExportRequest {
+            pid,
+            format: v1::ExportFormat::MemoryViz.into(),
+            at: Some(v1::Moment {
+                moment: Some(v1::moment::Moment::Step(step)),
+            }),
+            ..v1::ExportRequest::default()
+        };
+        export(client, question, &mut target).await?;
+        Ok(Some(target))
+    }
+
     /// What KempnerForge's monitor does in a program.
     async fn kempner(&self, client: &Client, answer: &v1::StepsResponse) -> Result<Exit, Failure> {
         let pid = answer.pid;
@@ -99,23 +141,7 @@ impl Steps {
         for line in kempner::lines(&answer.rows, device, every, last, total) {
             output::text(&format!("{line}\n"))?;
         }
-        if let Some(step) = self.snapshot_step {
-            let name = format!("snapshot_step_{step}_device_{}.pickle", self.device);
-            let path = self.snapshot_dir.join(name);
-            std::fs::create_dir_all(&self.snapshot_dir).map_err(|source| Failure::Output {
-                what: format!("the folder {} cannot be made", self.snapshot_dir.display()),
-                source,
-            })?;
-            let mut target = Target::open(Some(&path))?;
-            let question = v1::ExportRequest {
-                pid,
-                format: v1::ExportFormat::MemoryViz.into(),
-                at: Some(v1::Moment {
-                    moment: Some(v1::moment::Moment::Step(step)),
-                }),
-                ..v1::ExportRequest::default()
-            };
-            export(client, question, &mut target).await?;
+        if let Some(target) = self.snapshot(client, pid).await? {
             crate::file::told(target, pid, false)?;
         }
         output::text(&coverage(&answer.coverage))?;

@@ -11,16 +11,31 @@ pub struct Live {
     pub categories: Vec<Row>,
     /// Whose it is.
     pub owners: Vec<Row>,
+    /// Whose it is beside these.
+    pub other_owners: Others,
     /// What the memory was for when most was handed out, most bytes first; empty if nobody could say it.
     pub categories_at_peak: Vec<Row>,
     /// Whose it was then.
     pub owners_at_peak: Vec<Row>,
+    /// Whose it was then beside these.
+    pub other_owners_at_peak: Others,
     /// What is to be said of leaks, in a sentence.
     pub leaks_headline: String,
     /// The lines that grow, or may.
     pub leaks: Vec<Leak>,
+    /// How many further lines there are, with less growth.
+    pub other_leaks: u64,
     /// What limits these answers.
     pub notes: Vec<String>,
+}
+
+/// What is not told row by row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// How many rows there would be.
+    pub count: u64,
+    /// The sum of their bytes.
+    pub bytes: u64,
 }
 
 /// A line that grows, or may.

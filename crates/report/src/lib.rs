@@ -17,14 +17,14 @@ mod rules;
 mod titan;
 mod xprof;
 
-pub use contents::{Leak, Live, Report};
+pub use contents::{Leak, Live, Others, Report};
 pub use decided::Row;
 pub use figures::{DeviceCourse, Figures, MOST_TOP, Point, Sums, Top};
 pub use mosaic::{Held, Peak};
 pub use picture::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
 pub use plots::PlotError;
 pub use rules::RuleSets;
-pub use titan::Compared;
+pub use titan::{Compared, together};
 pub use xprof::{MOST_EVENTS, Profile, space};
 
 impl Report {

@@ -3,7 +3,7 @@
 //! Every text is escaped by the template (`maud`), and the page's policy allows no script and no request, so that names out of a
 //! hostile file are only ever shown.
 
-use crate::contents::{Live, Report};
+use crate::contents::{Live, Others, Report};
 use crate::decided::Row;
 use crate::figures::{DeviceCourse, Figures};
 use crate::titan::{self, Compared};
@@ -51,13 +51,14 @@ pub(crate) fn page(report: &Report) -> String {
                 @for rank in ranks.iter().take(MOST_COURSES) {
                     @for course in &rank.courses { (course_of(rank, course, ranks.len() > 1)) }
                 }
+                (more(ranks.iter().skip(MOST_COURSES).map(|rank| rank.courses.len() as u64).sum(), "courses of further ranks, which are not drawn"))
                 @if ranks.iter().map(|rank| rank.courses.len()).sum::<usize>() == 0 {
                     h2 { "Course" }
                     p { "There is no trace: peak and course are not known." }
                 }
                 h2 { "Handed out at the end, by category" }
                 p.soft { "Categories by the frames of the stacks, as torchtitan's analyzer gives them." }
-                (rows(&titan::together(ranks.iter().map(|rank| &rank.categories)), "Category"))
+                (rows(&titan::together(ranks.iter().flat_map(|rank| &rank.categories)), "Category", Others::default()))
                 @if let Some(live) = &report.live { (of_live(live)) }
                 h2 { "Largest blocks" }
                 table {
@@ -125,10 +126,18 @@ fn summary(report: &Report) -> Markup {
     }
 }
 
-fn rows(rows: &[Row], what: &str) -> Markup {
+/// What is said of rows that are not shown: `and 12 more lines`, and nothing where there are none.
+fn more(count: u64, what: &str) -> Markup {
+    html! { @if count > 0 { p.soft { "and " (grouped(count)) " more " (what) } } }
+}
+
+/// A table of rows, and beneath it what there is beside them: those that are too many, and `others`, of which only the sum is known.
+fn rows(rows: &[Row], what: &str, others: Others) -> Markup {
     let most = rows.iter().map(|row| row.bytes).max().unwrap_or(0).max(1);
-    let more = rows.iter().skip(MOST_ROWS).map(|row| row.bytes);
-    let more = more.fold(0, u64::saturating_add);
+    let left_out = rows.iter().skip(MOST_ROWS);
+    let count = others.count.saturating_add(left_out.clone().count() as u64);
+    let sum = left_out.map(|row| row.bytes);
+    let sum = sum.fold(others.bytes, u64::saturating_add);
     html! {
         table {
             tr { th { (what) } th.n { "Bytes" } th.n { "Blocks" } th {} }
@@ -144,7 +153,7 @@ fn rows(rows: &[Row], what: &str) -> Markup {
                 }
             }
         }
-        @if more > 0 { p.soft { "Others: " (bytes(more)) "." } }
+        (more(count, &format!("of {} in all", bytes(sum))))
     }
 }
 
@@ -200,9 +209,9 @@ fn course_of(rank: &Figures, course: &DeviceCourse, several: bool) -> Markup {
         }
         p.soft { "The area is what was handed out, the line above it what was reserved." }
         h3 { "At the peak, by category" }
-        (rows(&course.categories, "Category"))
+        (rows(&course.categories, "Category", Others::default()))
         h3 { "At the peak, by the program's own line" }
-        (rows(&course.lines, "Line"))
+        (rows(&course.lines, "Line", Others::default()))
         @if course.more_bytes > 0 { p.soft { "Other lines: " (bytes(course.more_bytes)) "." } }
     }
 }
@@ -212,16 +221,16 @@ fn of_live(live: &Live) -> Markup {
         @if !live.owners.is_empty() {
             h2 { "What it is for" }
             p.soft { "As `memscope-ctl owners` says it." }
-            (rows(&live.categories, "Category"))
+            (rows(&live.categories, "Category", Others::default()))
             h3 { "Whose it is" }
-            (rows(&live.owners, "Owner"))
+            (rows(&live.owners, "Owner", live.other_owners))
         }
         @if !live.owners_at_peak.is_empty() {
             h2 { "What it was for at the peak" }
             p.soft { "As `memscope-ctl owners --at peak` says it." }
-            (rows(&live.categories_at_peak, "Category"))
+            (rows(&live.categories_at_peak, "Category", Others::default()))
             h3 { "Whose it was at the peak" }
-            (rows(&live.owners_at_peak, "Owner"))
+            (rows(&live.owners_at_peak, "Owner", live.other_owners_at_peak))
         }
         h2 { "Leaks" }
         p { (live.leaks_headline) }
@@ -235,6 +244,7 @@ fn of_live(live: &Live) -> Markup {
                     }
                 }
             }
+            (more(live.other_leaks.saturating_add(live.leaks.len().saturating_sub(MOST_ROWS) as u64), "lines, which grew by less"))
         }
     }
 }
@@ -312,6 +322,7 @@ fn beside(ranks: &[Figures]) -> Markup {
                         }
                     }
                 }
+                (more(explained.lines.len().saturating_sub(MOST_ROWS) as u64, "lines, which differ by less"))
             }
         }
         @if judgement.odd.is_empty() {
@@ -337,5 +348,97 @@ fn compared_with(other: &str, name: &str, compared: &[Compared]) -> Markup {
             }
             tr { td { b { "Total" } } td {} td {} td.n { (titan::change(total)) } td {} }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contents::Leak;
+    use crate::figures::Point;
+
+    fn rank(rank: u64) -> Figures {
+        let peak = Point {
+            entry: 1,
+            time_us: None,
+            allocated: 1 << 30,
+            reserved: 1 << 30,
+        };
+        let lines = (0..60).map(|line| (format!("line {line}"), (1 << 20, 1 << 20)));
+        Figures {
+            rank,
+            source: String::new(),
+            sums: crate::figures::Sums {
+                reserved: if rank == 7 { 2 << 30 } else { 1 << 30 },
+                ..crate::figures::Sums::default()
+            },
+            categories: Vec::new(),
+            keywords: Vec::new(),
+            top: Vec::new(),
+            lines: match rank {
+                7 => lines.collect(),
+                _ => std::collections::BTreeMap::from([("main".to_owned(), (1 << 20, 1 << 20))]),
+            },
+            sizes: std::collections::BTreeMap::new(),
+            courses: vec![DeviceCourse {
+                device: 0,
+                points: vec![peak],
+                peak,
+                categories: Vec::new(),
+                lines: Vec::new(),
+                more_bytes: 0,
+            }],
+            peak: None,
+            profiles: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_shown_are_told() {
+        let row = |number: u64| Row {
+            name: format!("owner {number}"),
+            bytes: 1 << 20,
+            blocks: 1,
+        };
+        let live = Live {
+            categories: vec![row(0)],
+            owners: (0..60).map(row).collect(),
+            other_owners: Others {
+                count: 300,
+                bytes: 90 << 20,
+            },
+            leaks: (0..60)
+                .map(|line| Leak {
+                    line: format!("line {line}"),
+                    verdict: "grows".to_owned(),
+                    growth_bytes: 1 << 20,
+                    live_bytes: 1 << 20,
+                    reason: String::new(),
+                })
+                .collect(),
+            other_leaks: 5,
+            ..Live::default()
+        };
+        let page = of_live(&live).into_string();
+        assert!(page.contains(">and 310 more of 100 MiB in all<"), "{page}");
+        assert!(page.contains(">and 15 more lines, which grew by less<"));
+        assert!(
+            !rows(&live.categories, "Category", Others::default())
+                .into_string()
+                .contains("more")
+        );
+        let report = Report {
+            name: "n".to_owned(),
+            made: String::new(),
+            made_by: String::new(),
+            ranks: (0..20).map(rank).collect(),
+            live: None,
+            compared: None,
+        };
+        let page = super::page(&report);
+        assert!(page.contains(">and 4 more courses of further ranks, which are not drawn<"));
+        assert!(page.contains("Rank 7 stands out"));
+        assert!(page.contains(" more lines, which differ by less<"));
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn all_plots(ranks: &[Figures]) -> Result<Vec<(String, Vec<u8>)>, Plo
             parts: vec![rank.sums.allocated, rank.sums.cache()],
         })
         .collect();
-    let categories = together(ranks.iter().map(|rank| &rank.categories));
+    let categories = together(ranks.iter().flat_map(|rank| &rank.categories));
     let categories: Vec<Bar> = categories
         .iter()
         .map(|row| Bar::one(row.name.clone(), row.bytes))
@@ -98,7 +98,8 @@ pub(crate) fn all_plots(ranks: &[Figures]) -> Result<Vec<(String, Vec<u8>)>, Plo
     let efficiency = sums.efficiency();
     let efficiency =
         efficiency.map_or_else(String::new, |share| format!(", efficiency {share:.2} %"));
-    let overview = format!("Allocated and cache by rank{efficiency}");
+    let beyond = more(ranks.len(), "ranks");
+    let overview = format!("Allocated and cache by rank{efficiency}{beyond}");
     let named = |name: &str, file: Vec<u8>| (format!("{name}.png"), file);
     Ok(vec![
         named(
@@ -226,12 +227,21 @@ fn bars(title: &str, legend: &[&str], rows: &[Bar]) -> Result<Vec<u8>, PlotError
     })
 }
 
+/// What a title adds where there are more than are drawn.
+fn more(count: usize, what: &str) -> String {
+    match count.saturating_sub(MOST_DRAWN) {
+        0 => String::new(),
+        more => format!(", and {more} more {what}, which are not drawn"),
+    }
+}
+
 fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
-    let courses: Vec<_> = ranks
+    let mut courses: Vec<_> = ranks
         .iter()
         .flat_map(|rank| rank.courses.iter().map(move |course| (rank.rank, course)))
-        .take(MOST_DRAWN)
         .collect();
+    let beyond = more(courses.len(), "courses");
+    courses.truncate(MOST_DRAWN);
     picture(640, |root| {
         let most = courses.iter().flat_map(|(_, course)| &course.points);
         let most = most.map(|p| p.reserved.max(p.allocated)).max();
@@ -245,7 +255,7 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
         let mut chart = drawn(
             ChartBuilder::on(root)
                 .caption(
-                    "Handed out over the entries of the trace",
+                    format!("Handed out over the entries of the trace{beyond}"),
                     text(22, HPos::Left),
                 )
                 .margin(16)
@@ -300,4 +310,14 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
                 .draw(),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_title_says_how_many_are_not_drawn() {
+        assert_eq!(super::more(64, "ranks"), "");
+        let said = super::more(512, "ranks");
+        assert_eq!(said, ", and 448 more ranks, which are not drawn");
+    }
 }

@@ -17,10 +17,11 @@ pub(crate) fn all(ranks: &[Figures]) -> Sums {
     sums
 }
 
-/// The rows of all ranks together.
-pub(crate) fn together<'f>(rows: impl Iterator<Item = &'f Vec<Row>>) -> Vec<Row> {
+/// Rows of one name as one row each, most bytes first.
+#[must_use]
+pub fn together<'f>(rows: impl IntoIterator<Item = &'f Row>) -> Vec<Row> {
     let mut sums: std::collections::BTreeMap<&str, (u64, u64)> = std::collections::BTreeMap::new();
-    for row in rows.flatten() {
+    for row in rows {
         let sum = sums.entry(&row.name).or_default();
         *sum = (sum.0.saturating_add(row.bytes), sum.1 + row.blocks);
     }
@@ -86,7 +87,7 @@ pub(crate) fn report(name: &str, ranks: &[Figures]) -> String {
         }
     }
     heading(out, "MEMORY BY CATEGORY");
-    for row in together(ranks.iter().map(|rank| &rank.categories)) {
+    for row in together(ranks.iter().flat_map(|rank| &rank.categories)) {
         let share = 100.0 * row.bytes as f64 / sums.allocated.max(1) as f64;
         let _ = writeln!(
             out,
@@ -165,8 +166,8 @@ impl Compared {
 
 /// Compares two runs by torchtitan's keywords: those of the largest difference first. `a` is what is compared with.
 pub(crate) fn compare(a: &[Figures], b: &[Figures]) -> Vec<Compared> {
-    let a = together(a.iter().map(|rank| &rank.keywords));
-    let b = together(b.iter().map(|rank| &rank.keywords));
+    let a = together(a.iter().flat_map(|rank| &rank.keywords));
+    let b = together(b.iter().flat_map(|rank| &rank.keywords));
     let names: BTreeSet<&str> = a.iter().chain(&b).map(|row| &*row.name).collect();
     let of = |rows: &[Row], name: &str| {
         let found = rows.iter().find(|row| row.name == name);

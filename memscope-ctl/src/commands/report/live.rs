@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::file::{Target, export};
 use crate::files;
 use memscope_proto::v1::{self, moment::Moment};
-use memscope_report::{Leak, Live, Picture, Row};
+use memscope_report::{Leak, Live, Others, Picture, Row, together};
 use std::path::Path;
 
 /// Most rows that are asked for.
@@ -37,30 +37,39 @@ pub(super) async fn answers(client: &Client, pid: u32) -> Result<Live, Failure> 
     let mut live = Live {
         leaks_headline: leaks::headline(&leaks).trim().to_owned(),
         leaks: leaks.lines.iter().filter_map(leak).collect(),
+        other_leaks: leaks.omitted_lines,
         notes: notes(&leaks.coverage),
         ..Live::default()
     };
     let now = "What the memory is for";
-    (live.categories, live.owners) = owners(client, pid, None, now, &mut live.notes).await?;
+    let owned = owners(client, pid, None, now, &mut live.notes).await?;
+    (live.categories, live.owners, live.other_owners) = owned;
     let peak = v1::Moment {
         moment: Some(Moment::Peak(v1::Peak::default())),
     };
     let then = "What the memory was for at the peak";
-    (live.categories_at_peak, live.owners_at_peak) =
-        owners(client, pid, Some(peak), then, &mut live.notes).await?;
+    let owned = owners(client, pid, Some(peak), then, &mut live.notes).await?;
+    (
+        live.categories_at_peak,
+        live.owners_at_peak,
+        live.other_owners_at_peak,
+    ) = owned;
     live.notes.sort();
     live.notes.dedup();
     Ok(live)
 }
 
-/// Asks what the memory is for at a moment: by category, and whose it is. Where that cannot be told, the notes say so.
+/// What memory is for: by category, whose it is, and what of that is not told one by one.
+type Owned = (Vec<Row>, Vec<Row>, Others);
+
+/// Asks what the memory is for at a moment. Where that cannot be told, the notes say so.
 async fn owners(
     client: &Client,
     pid: u32,
     at: Option<v1::Moment>,
     what: &str,
     told: &mut Vec<String>,
-) -> Result<(Vec<Row>, Vec<Row>), Failure> {
+) -> Result<Owned, Failure> {
     let question = v1::OwnersRequest {
         pid,
         limit: MOST_ROWS,
@@ -71,18 +80,7 @@ async fn owners(
     match client.ask(question, call).await {
         Ok(answer) => {
             told.extend(notes(&answer.coverage));
-            let categories = answer.devices.iter().flat_map(|one| &one.categories);
-            let name = |owner: &v1::Owner| format!("{}: {}", owner.category, owner.owner);
-            Ok((
-                categories
-                    .filter_map(|one| row(&one.category, one.blocks.as_ref()))
-                    .collect(),
-                answer
-                    .owners
-                    .iter()
-                    .filter_map(|owner| row(&name(owner), owner.blocks.as_ref()))
-                    .collect(),
-            ))
+            Ok(owned(&answer))
         }
         // An ended process has no objects, and a recording has none either.
         Err(failure @ Failure::Refused { .. }) => {
@@ -91,6 +89,23 @@ async fn owners(
         }
         Err(failure) => Err(failure),
     }
+}
+
+/// The rows of an answer. Those of all devices are one table, so a name that several devices have is one row.
+fn owned(answer: &v1::OwnersResponse) -> Owned {
+    let categories = answer.devices.iter().flat_map(|one| &one.categories);
+    let categories = categories.filter_map(|one| row(&one.category, one.blocks.as_ref()));
+    let name = |owner: &v1::Owner| format!("{}: {}", owner.category, owner.owner);
+    let owners = answer.owners.iter();
+    let owners = owners.filter_map(|owner| row(&name(owner), owner.blocks.as_ref()));
+    (
+        together(&categories.collect::<Vec<_>>()),
+        together(&owners.collect::<Vec<_>>()),
+        Others {
+            count: answer.more,
+            bytes: answer.more_bytes,
+        },
+    )
 }
 
 fn notes(coverage: &[v1::CoverageNote]) -> Vec<String> {
@@ -122,4 +137,40 @@ fn leak(line: &v1::LeakLine) -> Option<Leak> {
         live_bytes: line.live_bytes,
         reason: line.reason.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_added_up_and_what_was_left_out_is_carried() {
+        let category = |name: &str, bytes| v1::OwnerCategory {
+            category: name.to_owned(),
+            blocks: Some(v1::Amount { bytes, count: 1 }),
+            ..v1::OwnerCategory::default()
+        };
+        let device = |categories: [(&str, u64); 2]| v1::OwnedDevice {
+            categories: categories
+                .map(|(name, bytes)| category(name, bytes))
+                .to_vec(),
+            ..v1::OwnedDevice::default()
+        };
+        let answer = v1::OwnersResponse {
+            devices: vec![
+                device([("weights", 50), ("gradients", 40)]),
+                device([("gradients", 30), ("weights", 10)]),
+            ],
+            more: 7,
+            more_bytes: 700,
+            ..v1::OwnersResponse::default()
+        };
+        let (categories, owners, others) = owned(&answer);
+        let rows: Vec<(&str, u64, u64)> = categories
+            .iter()
+            .map(|row| (row.name.as_str(), row.bytes, row.blocks))
+            .collect();
+        assert_eq!(rows, [("gradients", 70, 2), ("weights", 60, 2)]);
+        assert_eq!((owners.len(), others.count, others.bytes), (0, 7, 700));
+    }
 }

@@ -65,7 +65,12 @@ fn the_unit_of_the_archive_has_no_mistakes() {
     let folder = scratch();
     let unit = std::fs::read_to_string(deploy("memscope-archive.service")).unwrap();
     assert!(
-        unit.contains("ExecStart=/usr/bin/memscope-archive "),
+        unit.contains("\nExecStart=/usr/bin/memscope-archive\n"),
+        "{unit}"
+    );
+    // An option would go before what the file of settings says.
+    assert!(
+        unit.contains("\nEnvironment=MEMSCOPE_ARCHIVE_SPOOL=/var/lib/memscope-archive\n"),
         "{unit}"
     );
     let program = tool("memscope-archive");
@@ -119,6 +124,14 @@ fn the_unit_has_no_mistakes() {
     let folder = scratch();
     let unit = std::fs::read_to_string(deploy("memscoped.service")).unwrap();
     assert!(unit.contains("ExecStart=/usr/bin/memscoped "), "{unit}");
+    // systemd runs no further command of a reload after one that failed, so a wrong configuration ends nothing.
+    let reloads: Vec<&str> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("ExecReload="))
+        .collect();
+    assert_eq!(reloads.len(), 2, "{reloads:?}");
+    assert_eq!(reloads[0], "/usr/bin/memscoped --check-config");
+    assert!(reloads[1].contains("kill -USR1"), "{reloads:?}");
     let here = unit.replace("/usr/bin/memscoped", tool("memscoped").to_str().unwrap());
     let copy = folder.path().join("memscoped.service");
     std::fs::write(&copy, here).unwrap();

@@ -119,7 +119,8 @@ fn helm_has_nothing_to_say_against_it() {
 #[test]
 fn the_network_policy_lets_pass_what_the_settings_ask_for() {
     let policy = |settings: Value| {
-        let made = rendered(&json!({"settings": settings})).unwrap();
+        let tls = json!({"secretName": "memscoped"});
+        let made = rendered(&json!({"settings": settings, "tls": tls})).unwrap();
         let policy = &made["rendered"]["memscope/templates/networkpolicy.yaml"];
         policy.as_str().unwrap().to_owned()
     };
@@ -133,6 +134,46 @@ fn the_network_policy_lets_pass_what_the_settings_ask_for() {
     }
 }
 
+/// Without its certificates memscoped would not start at all.
+#[test]
+fn whoever_listens_has_certificates_and_a_port() {
+    let made = rendered(&json!({
+        "settings": {"listen": ["0.0.0.0:9465", "[::]:9466"]},
+        "tls": {"secretName": "memscoped-certificates", "clientCrl": "clients.crl"},
+    }))
+    .unwrap();
+    let template = |name: &str| {
+        let manifest = &made["rendered"][format!("memscope/templates/{name}.yaml")];
+        manifest.as_str().unwrap().to_owned()
+    };
+    let settings = template("configmap");
+    for line in [
+        r#"tls-cert = "/etc/memscope-tls/tls.crt""#,
+        r#"tls-key = "/etc/memscope-tls/tls.key""#,
+        r#"tls-client-ca = "/etc/memscope-tls/ca.crt""#,
+        r#"tls-client-crl = "/etc/memscope-tls/clients.crl""#,
+    ] {
+        assert!(settings.contains(line), "{line}: {settings}");
+    }
+    let daemon = template("daemonset");
+    for line in [
+        "containerPort: 9465",
+        "containerPort: 9466",
+        "mountPath: /etc/memscope-tls",
+        "secretName: memscoped-certificates",
+    ] {
+        assert!(daemon.contains(line), "{line}: {daemon}");
+    }
+    let all: Vec<String> = made["rendered"]
+        .as_object()
+        .unwrap()
+        .values()
+        .filter_map(|manifest| Some(manifest.as_str()?.trim().to_owned()))
+        .filter(|manifest| !manifest.is_empty())
+        .collect();
+    validated(&all.join("\n---\n")).unwrap();
+}
+
 #[test]
 fn values_that_make_no_sense_are_refused() {
     for (values, word) in [
@@ -141,6 +182,10 @@ fn values_that_make_no_sense_are_refused() {
         (
             json!({"podMonitor": {"enabled": true}, "metrics": {"enabled": false}}),
             "metrics.enabled",
+        ),
+        (
+            json!({"settings": {"listen": ["0.0.0.0:9465"]}}),
+            "settings.listen needs tls.secretName",
         ),
     ] {
         let error = rendered(&values).unwrap_err();

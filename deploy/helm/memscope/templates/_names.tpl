@@ -25,6 +25,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $settings "metrics" (printf "0.0.0.0:%d" (int .Values.metrics.port)) }}
 {{- $_ := set $settings "metrics-for-everybody" true }}
 {{- end }}
+{{- if index $settings "listen" }}
+{{- with .Values.tls }}
+{{- if .secretName }}
+{{- $_ := set $settings "tls-cert" (printf "/etc/memscope-tls/%s" .certificate) }}
+{{- $_ := set $settings "tls-key" (printf "/etc/memscope-tls/%s" .key) }}
+{{- $_ := set $settings "tls-client-ca" (printf "/etc/memscope-tls/%s" .clientCa) }}
+{{- if .clientCrl }}
+{{- $_ := set $settings "tls-client-crl" (printf "/etc/memscope-tls/%s" .clientCrl) }}
+{{- end }}
+{{- else if not (index $settings "tls-cert") }}
+{{- fail "settings.listen needs tls.secretName: a secret with the certificate, the key and the authority of those who ask" }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- /* Numbers of values are floating-point ones to Helm; in JSON they look as TOML wants them, and so does the rest. */}}
 {{- range $name, $value := $settings }}
 {{ $name }} = {{ toJson $value }}

@@ -23,7 +23,10 @@ pub(crate) enum Address {
 /// Why a text is no address; its message says what would be one.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AddressError {
-    #[error("\"{text}\" names no path — write unix:/run/memscope/memscope.sock")]
+    #[error(
+        "\"{text}\" names no path — write unix:{}",
+        memscope_proto::DEFAULT_SOCKET
+    )]
     PathMissing { text: String },
     #[error("\"{text}\" is no address — write unix:PATH, HOST:PORT or recording:PATH")]
     Unknown { text: String },

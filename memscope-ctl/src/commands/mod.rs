@@ -139,8 +139,8 @@ Exit codes:
   10  found: something grows or leaked (leaks and check-leaks, --exit-code), or a rank stands out
       (ranks --exit-code)
   11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
-      --strict, the answer is not exact, and the message says what of it is not; or looking for the
-      answer was given up (error given_up)";
+      --strict, the answer is not exact, and the message says what of it is not; or the process was
+      given up, because it took too much of memscoped's memory (error given_up)";
 
 /// Follows the GPU and NPU memory of running processes, without restarting them.
 ///

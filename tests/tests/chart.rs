@@ -167,8 +167,9 @@ fn whoever_listens_has_certificates_and_a_port() {
     let all: Vec<String> = made["rendered"]
         .as_object()
         .unwrap()
-        .values()
-        .filter_map(|manifest| Some(manifest.as_str()?.trim().to_owned()))
+        .iter()
+        .filter(|(path, _)| path.ends_with(".yaml"))
+        .filter_map(|(_, manifest)| Some(manifest.as_str()?.trim().to_owned()))
         .filter(|manifest| !manifest.is_empty())
         .collect();
     validated(&all.join("\n---\n")).unwrap();

@@ -421,7 +421,10 @@ mod tests {
             ..Live::default()
         };
         let page = of_live(&live).into_string();
-        assert!(page.contains(">and 310 more of 100 MiB in all<"), "{page}");
+        assert!(
+            page.contains(">and 310 more of 100.00 MiB in all<"),
+            "{page}"
+        );
         assert!(page.contains(">and 15 more lines, which grew by less<"));
         assert!(
             !rows(&live.categories, "Category", Others::default())

@@ -12,6 +12,7 @@ use memscope_proto::v1;
 use memscope_rpc::Refusal;
 use prost::Message;
 
+use crate::addresses::Addresses;
 use crate::works;
 
 /// Most bytes of rows in an answer, which as a whole must stay below the 4 MiB that gRPC's clients accept.
@@ -35,10 +36,8 @@ pub(crate) fn blocks(report: &SnapshotReport, asked: &v1::HoldersRequest) -> Vec
         .filter(|block| block.state == BlockState::Active)
         .collect();
     if !asked.addresses.is_empty() {
-        let has = |block: &SnapshotBlock| {
-            let inside = block.addr..block.addr.saturating_add(block.size);
-            asked.addresses.iter().any(|at| inside.contains(at))
-        };
+        let addresses = Addresses::new(&asked.addresses);
+        let has = |block: &SnapshotBlock| addresses.lie_in(block.addr, block.size);
         let named: HashSet<(u32, u64)> = found
             .iter()
             .filter(|block| asked.alike && has(block))

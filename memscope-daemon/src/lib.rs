@@ -1,6 +1,7 @@
 //! The parts of `memscoped`: probes, the ring, the keeper with journal and ledger, the tracer, and the part that
 //! answers the gRPC server.
 
+mod addresses;
 pub mod clock;
 pub mod config;
 pub mod courses;

@@ -16,6 +16,7 @@ use memscope_owners::{
 use memscope_proto::v1;
 use memscope_rpc::Refusal;
 
+use crate::addresses::Addresses;
 use crate::holders::{Way, add, cut, kind};
 use crate::threads::Threads;
 
@@ -142,6 +143,7 @@ pub(crate) fn answer(
 ) -> v1::OwnersResponse {
     let mut sorter = Sorter::new(picture, rules);
     let mut rows: HashMap<Key, Sum> = HashMap::new();
+    let explain = Addresses::new(&asked.addresses);
     let mut explained = Vec::new();
     for segment in &picture.after.segments {
         for block in &segment.blocks {
@@ -149,8 +151,7 @@ pub(crate) fn answer(
                 continue;
             }
             let put = sorter.put(block, segment.device, segment.pool != (0, 0));
-            let inside = block.addr..block.addr.saturating_add(block.size);
-            if asked.addresses.iter().any(|at| inside.contains(at)) {
+            if explain.lie_in(block.addr, block.size) {
                 explained.push(sorter.explain(block, &put));
             }
             let row = rows.entry(put.key).or_default();

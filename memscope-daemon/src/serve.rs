@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use memscope_ledger::event::{EventId, Finding, Level, Mark, ProcessHandle, ShedPart};
 use memscope_ledger::report::{
-    AsOf, BesidePool, BlockState, ProcessState, ProcessSummary, SnapshotReport, StackReport,
+    AsOf, BesidePool, BlockState, ProcessState, ProcessSummary, SnapshotBlock, SnapshotReport,
+    StackReport,
 };
 use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
 use memscope_log::records::DaemonRecord;
@@ -19,6 +20,7 @@ use memscope_rpc::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::addresses::{Addresses, no_such_block};
 use crate::clock;
 use crate::courses::{self, Courses};
 use crate::ended::still_there;
@@ -248,15 +250,6 @@ impl Serving {
     }
 }
 
-fn no_such_block(pid: u32, addresses: &[u64]) -> Refusal {
-    let all = addresses.iter().map(|at| format!("{at:#x}"));
-    let all = all.collect::<Vec<_>>().join(", ");
-    Refusal::Invalid {
-        what: format!("no block of process {pid} has the address {all} in it"),
-        hint: "`memscope-ctl snapshot --format json` has the addresses of all blocks".to_owned(),
-    }
-}
-
 /// Has Python's objects read, as far as they keep these blocks. `modules`: also which modules made what the autograd graph has saved.
 async fn read_objects(
     pid: u32,
@@ -269,17 +262,22 @@ async fn read_objects(
 
 /// What a process has, of one moment.
 struct Owned {
-    snapshot: SnapshotReport,
+    snapshot: Arc<SnapshotReport>,
     beside: Vec<BesidePool>,
     devices: Vec<v1::DeviceStats>,
     /// The threads that freed its blocks behind that moment, by the blocks' addresses.
     freed_by: HashMap<u64, u32>,
 }
 
-/// The blocks that are handed out: address and boot time of the allocation.
-fn active(snapshot: &SnapshotReport) -> HashSet<(u64, u64)> {
+/// The blocks that are handed out.
+fn active(snapshot: &SnapshotReport) -> impl Iterator<Item = &SnapshotBlock> {
     let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
-    let active = blocks.filter(|block| block.state == BlockState::Active);
+    blocks.filter(|block| block.state == BlockState::Active)
+}
+
+/// What makes each of the blocks that are handed out the same one at another moment: its address and the boot time of the allocation.
+fn identities(snapshot: &SnapshotReport) -> HashSet<(u64, u64)> {
+    let active = active(snapshot);
     active.map(|block| (block.addr, block.since_ns)).collect()
 }
 
@@ -288,7 +286,7 @@ fn owned(pid: u32) -> impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<Owned>
     move |ledger, process, as_of| {
         let stats = ledger.ask(&[process], as_of, &v1::StatsRequest { pid })?;
         Some(Owned {
-            snapshot: ledger.snapshot(process, as_of)?,
+            snapshot: Arc::new(ledger.snapshot(process, as_of)?),
             beside: ledger.beside_the_pool(process)?,
             devices: stats.devices,
             freed_by: HashMap::new(),
@@ -305,15 +303,6 @@ fn was_another(pid: u32) -> Refusal {
         hint: "`memscope-ctl ps` says since when a process is traced; `snapshot --at` has the blocks of the process before it"
             .to_owned(),
     }
-}
-
-/// Whether one of these addresses lies in a block.
-fn is_inside_a_block(snapshot: &SnapshotReport, addresses: &[u64]) -> bool {
-    let mut blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
-    blocks.any(|block| {
-        let inside = block.addr..block.addr.saturating_add(block.size);
-        addresses.iter().any(|at| inside.contains(at))
-    })
 }
 
 /// Does work that takes its time beside the threads that answer others.
@@ -536,11 +525,16 @@ impl Daemon for Serving {
     ) -> Result<v1::HoldersResponse, Refusal> {
         let pid = request.pid;
         self.still_runs(pid, &before).await?;
-        let held = holders::blocks(&before, &request);
+        let (asked, of) = (request.clone(), Arc::clone(&before));
+        let find = move || {
+            let held = holders::blocks(&of, &asked);
+            let addresses: Vec<u64> = held.iter().map(|block| block.address).collect();
+            (held, addresses)
+        };
+        let (held, addresses) = aside(find).await?;
         if held.is_empty() && !request.addresses.is_empty() {
             return Err(no_such_block(pid, &request.addresses));
         }
-        let addresses = held.iter().map(|block| block.address).collect();
         let began = Instant::now();
         let reading = read_objects(pid, addresses, false)
             .await
@@ -579,7 +573,13 @@ impl Daemon for Serving {
             (None, None) => None,
             (Some(at), _) => {
                 // Without the names of its threads nothing would follow from who freed what.
-                let still = gone.is_none().then(|| active(&before));
+                let still = match gone {
+                    None => {
+                        let now = Arc::clone(&before);
+                        Some(aside(move || identities(&now)).await?)
+                    }
+                    Some(_) => None,
+                };
                 let earlier = self.earlier_with_frees(pid, at, wanted, still, owned(pid));
                 let (owned, freed_by) = earlier.await?;
                 // What is read from the process that runs now would say nothing about that one, which may be another user's.
@@ -589,9 +589,12 @@ impl Daemon for Serving {
                 Some(Owned { freed_by, ..owned })
             }
         };
-        let asked = earlier.as_ref().map_or(&*before, |then| &then.snapshot);
-        if !request.addresses.is_empty() && !is_inside_a_block(asked, &request.addresses) {
-            return Err(no_such_block(pid, &request.addresses));
+        if !request.addresses.is_empty() {
+            let asked = earlier.as_ref().map_or(&before, |then| &then.snapshot);
+            let (asked, addresses) = (Arc::clone(asked), Addresses::new(&request.addresses));
+            if !aside(move || addresses.lie_in_any(&asked)).await? {
+                return Err(no_such_block(pid, &request.addresses));
+            }
         }
         let runs = gone.is_none();
         let began = Instant::now();
@@ -599,10 +602,12 @@ impl Daemon for Serving {
         let mut reading = None;
         let mut has_no_python = false;
         if rules.needs_objects() {
-            let blocks = before.segments.iter().flat_map(|segment| &segment.blocks);
-            let active = blocks.filter(|block| block.state == BlockState::Active);
             let read = match gone {
-                None => read_objects(pid, active.map(|block| block.addr).collect(), true).await,
+                None => {
+                    let now = Arc::clone(&before);
+                    let blocks = aside(move || active(&now).map(|block| block.addr).collect());
+                    read_objects(pid, blocks.await?, true).await
+                }
                 Some(why) => Err(NotRead::Refused(why)),
             };
             match read {

@@ -10,6 +10,23 @@ use std::time::Duration;
 /// Largest number of bytes of a mark's name; the same limit as for the marks of programs.
 const MARK_NAME: usize = 128;
 
+/// Most addresses of blocks in one question. What `owners` says of each of them fits into an answer beside its rows.
+const MOST_ADDRESSES: usize = 1000;
+
+/// Checks the addresses of blocks that a question names.
+pub(crate) fn addresses(asked: &[u64]) -> Result<(), Refusal> {
+    if asked.len() > MOST_ADDRESSES {
+        return Err(invalid(
+            format!(
+                "a question names at most {MOST_ADDRESSES} addresses, and this one names {}",
+                asked.len()
+            ),
+            "ask about fewer of them at a time, or about all blocks by naming none",
+        ));
+    }
+    Ok(())
+}
+
 /// Reads the mark that a request wants to add.
 pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
     if wanted.name.len() > MARK_NAME {

@@ -564,6 +564,7 @@ impl Memscope for Service {
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.into_inner();
+        asked::addresses(&question.addresses)?;
         let kind = picture(question.at.is_some());
         let at = self.moment(&caller, pid, question.at.clone()).await?;
         let (_turn, before) = self.before_reading(&caller, pid, &under_way).await?;
@@ -581,9 +582,9 @@ impl Memscope for Service {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
-        let answer = self
-            .take_holders(&caller, request.into_inner(), &under_way)
-            .await?;
+        let question = request.into_inner();
+        asked::addresses(&question.addresses)?;
+        let answer = self.take_holders(&caller, question, &under_way).await?;
         strict.check(Answer::Picture, &answer.coverage)?;
         Ok(Response::new(answer))
     }

@@ -283,3 +283,40 @@ async fn a_request_that_is_too_large_is_refused() {
     }
     .is_told();
 }
+
+#[tokio::test]
+async fn a_question_with_too_many_addresses_is_refused() {
+    let server = Server::start(FakeDaemon::with([fake::process(11, ADA)]), as_user(ADA));
+    let mut client = server.client().await;
+    let addresses =
+        |count: u64| -> Vec<u64> { (0x7f00_0000_0000..).take(count as usize).collect() };
+    let holders = |count| v1::HoldersRequest {
+        pid: 11,
+        addresses: addresses(count),
+        ..Default::default()
+    };
+    let owners = |count| v1::OwnersRequest {
+        pid: 11,
+        addresses: addresses(count),
+        ..Default::default()
+    };
+    client.holders(holders(1000)).await.unwrap();
+    client.owners(owners(1000)).await.unwrap();
+    let refused = [
+        client.holders(holders(1001)).await.unwrap_err(),
+        client.owners(owners(1001)).await.unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.code(), Code::InvalidArgument);
+        let said = "at most 1000 addresses, and this one names 1001";
+        assert!(error.message().contains(said), "{error}");
+    }
+    Met {
+        what: "addresses of blocks in a question",
+        most: constant("crates/rpc/src/asked.rs", "MOST_ADDRESSES"),
+        beyond: "it is refused",
+        told: "error `invalid` with the numbers",
+        test: "a_question_with_too_many_addresses_is_refused",
+    }
+    .is_told();
+}

@@ -5,7 +5,7 @@
 
 use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
-    Calls, Daemon, LONG, Library, Program, Value, coverage, executable, number, sim, until,
+    Calls, Daemon, LONG, Library, Program, Value, coverage, executable, json, number, sim, until,
 };
 
 fn hostile() -> Program {
@@ -91,6 +91,54 @@ fn attached_before_a_neighbour(children: usize) -> usize {
     hostile.finish();
     neighbour.finish();
     by_then
+}
+
+/// What waits to be followed is on no list yet. Whoever detached it was told that it was not traced, and it was attached soon after.
+#[test]
+fn a_child_that_waits_can_be_detached() {
+    let mut tried = [150, 300, 600, 1200].into_iter();
+    let waited = tried.any(detached_before_it_was_attached);
+    assert!(waited, "all children were attached first");
+}
+
+/// Detaches the newest of so many children, and says whether it was still to be attached. All others are attached in the end, and it is not.
+fn detached_before_it_was_attached(children: usize) -> bool {
+    let daemon = Daemon::start();
+    let mut hostile = hostile();
+    assert_eq!(hostile.ask("user 65534")["result"], 0);
+    let pid = hostile.pid();
+    daemon.json(&[
+        "attach",
+        "--pid",
+        &pid.to_string(),
+        "--children",
+        "--level",
+        "segments",
+    ]);
+    assert_eq!(hostile.ask(&format!("forks {children}"))["result"], 0);
+    let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let newest: u32 = all.split_whitespace().last().unwrap().parse().unwrap();
+    // Until then the daemon may not have heard of it.
+    let answer = until(LONG, "the newest is known", || {
+        let said = daemon.ctl(&["--json", "detach", "--pid", &newest.to_string()]);
+        (said.code == 0).then(|| said.json())
+    });
+    assert_eq!(answer["pids"], json!([newest]));
+    let listed = |pid: u32| daemon.process(pid).is_some();
+    let waited = !listed(newest);
+    until(LONG, "all others are attached", || {
+        let list = daemon.json(&["ps"]);
+        let processes = list["processes"].as_array().unwrap();
+        let is_attached = |one: &&Value| one["state"] == "attached";
+        (processes.iter().filter(is_attached).count() == children).then_some(())
+    });
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(
+        !waited || !listed(newest),
+        "it was attached after its detach"
+    );
+    hostile.finish();
+    waited
 }
 
 /// The ring is everybody's. A process that sends more than the daemon reads loses its own records, and not those of

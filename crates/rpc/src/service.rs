@@ -375,7 +375,11 @@ impl Memscope for Service {
         let scope = detach_scope(request.into_inner().scope)?;
         let daemon = Arc::clone(&self.daemon);
         if let DetachScope::Pid(pid) = scope {
-            self.visible(&caller, Some(pid)).await?;
+            let known = self.daemon.who(Some(pid)).await?;
+            // What is attached by itself may still wait for that, and no answer knows of it. The daemon decides who may see it.
+            if known.iter().any(|who| who.is_live) {
+                self.visible(&caller, Some(pid)).await?;
+            }
         }
         let work = async move { daemon.detach(caller, scope).await };
         Ok(Response::new(to_the_end("the detach", work).await?))

@@ -9,14 +9,11 @@ use memscope_rpc::{Caller, Refusal};
 use memscope_vendors::VENDORS;
 
 use super::attach::Asked;
-use super::cause::{Cause, Followed};
+use super::cause::{Cause, Followed, LONGEST_QUEUE};
 use super::nvml::Look;
 use super::traced::AtOnce;
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
-
-/// Most processes that wait to be followed: as many as can be traced at a time.
-const LONGEST_QUEUE: usize = memscope_common::SLOTS as usize;
 
 impl Tracer {
     pub(super) fn told(&mut self, told: KeeperMessage) {
@@ -207,7 +204,7 @@ impl Tracer {
     }
 
     /// Attaches what a traced process of the user led to. Where the user's processes have taken their share of the tracer's time, it waits
-    /// until nobody else wants anything.
+    /// until they have some again, or until nobody else wants anything.
     fn follow(&mut self, uid: u32, from: u32, pid: u32, caller: Caller, cause: Cause) {
         let Ok(stat) = memscope_site::process::alive(pid) else {
             tracing::info!(pid, from, "not followed: it has ended already");
@@ -223,9 +220,7 @@ impl Tracer {
         };
         if self.shares.has_time(uid, Instant::now()) {
             self.follow_now(next);
-        } else if self.waiting.len() < LONGEST_QUEUE {
-            self.waiting.push_back(next);
-        } else {
+        } else if !self.waiting.push(next) {
             tracing::warn!(
                 pid,
                 from,
@@ -235,13 +230,27 @@ impl Tracer {
         }
     }
 
-    /// Attaches the process that has waited longest.
-    pub(super) fn follow_one_that_waits(&mut self) {
-        if let Some(next) = self.waiting.pop_front()
+    /// Attaches the process that has waited longest, of those whose users have time again. `nobody_asks`: nobody else wants anything now,
+    /// so that it may be any of them.
+    pub(super) fn follow_one_that_waits(&mut self, nobody_asks: bool) {
+        let now = Instant::now();
+        let shares = &self.shares;
+        let next = self
+            .waiting
+            .next(|uid| nobody_asks || shares.has_time(uid, now));
+        if let Some(next) = next
             && is_same(Some(&next.start_ticks), next.pid)
         {
             self.follow_now(next);
         }
+    }
+
+    /// Whether a process that waits to be followed is still there, and the caller may see it.
+    pub(super) fn may_see_that_waits(caller: &Caller, one: &Followed) -> bool {
+        is_same(Some(&one.start_ticks), one.pid)
+            && (caller.sees_all()
+                || memscope_site::process::facts(one.pid)
+                    .is_ok_and(|facts| caller.may_see(&facts.uids)))
     }
 
     fn follow_now(&mut self, next: Followed) {

@@ -40,7 +40,7 @@ pub use ruling::InForce;
 pub use traced::{TraceState, Traced};
 pub use waiting::QUESTION;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -186,7 +186,7 @@ pub struct Tracer {
     refreshing: Vec<waits::Refreshing>,
     shares: share::Shares,
     /// Processes that wait to be followed, because their users' share of the time is used up.
-    waiting: VecDeque<cause::Followed>,
+    waiting: cause::Waiting,
     keeping: Keeping,
     /// Beats as the thread goes on.
     pulse: Pulse,
@@ -273,7 +273,7 @@ impl Tracer {
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
                     shares: share::Shares::default(),
-                    waiting: VecDeque::new(),
+                    waiting: cause::Waiting::default(),
                     keeping,
                     pulse,
                 };
@@ -293,6 +293,7 @@ impl Tracer {
             if order.as_ref().is_ok_and(Order::stirs) {
                 self.calm.stir(Instant::now());
             }
+            let nobody_asks = matches!(order, Err(RecvTimeoutError::Timeout));
             match order {
                 Ok(Order::Attach {
                     caller,
@@ -354,12 +355,13 @@ impl Tracer {
                     let _ = reply.send(());
                     return;
                 }
-                Err(RecvTimeoutError::Timeout) => self.follow_one_that_waits(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     self.end_everything();
                     return;
                 }
             }
+            self.follow_one_that_waits(nobody_asks);
             self.look_around();
         }
     }
@@ -548,11 +550,24 @@ impl Tracer {
     ) -> Result<v1::DetachResponse, Refusal> {
         self.notice_exits();
         let mut outcome = v1::DetachResponse::default();
+        // What waits to be followed counts as traced: it is to be let be as well.
+        let (traced, waiting) = (&self.traced, &self.waiting);
+        let that_wait = |wanted: &dyn Fn(&cause::Followed) -> bool| -> Vec<u32> {
+            let others = waiting.all().filter(|one| !traced.contains_key(&one.pid));
+            others
+                .filter(|one| wanted(one))
+                .map(|one| one.pid)
+                .collect()
+        };
+        let may_see = |one: &cause::Followed| Tracer::may_see_that_waits(&caller, one);
         let pids: Vec<u32> = match scope {
             DetachScope::Pid(pid) => {
-                match self.traced.get(&pid) {
-                    Some(t) if caller.may_see(&t.facts.uids) => {}
-                    _ => return Err(Refusal::NotTraced { pid }),
+                let may_be = match self.traced.get(&pid) {
+                    Some(traced) => caller.may_see(&traced.facts.uids),
+                    None => !that_wait(&|one| one.pid == pid && may_see(one)).is_empty(),
+                };
+                if !may_be {
+                    return Err(Refusal::NotTraced { pid });
                 }
                 vec![pid]
             }
@@ -572,11 +587,10 @@ impl Tracer {
                 };
                 self.rules.remove(at);
                 outcome.rules.push(rule);
-                self.traced
-                    .values()
-                    .filter(|t| t.rule == Some(rule))
-                    .map(|t| t.pid)
-                    .collect()
+                let of_rule = self.traced.values().filter(|t| t.rule == Some(rule));
+                let mut pids: Vec<u32> = of_rule.map(|t| t.pid).collect();
+                pids.extend(that_wait(&|one| one.cause.rule == Some(rule)));
+                pids
             }
             DetachScope::All => {
                 let mine = |r: &Rule| caller.is_admin() || r.caller.is_same(&caller);
@@ -584,20 +598,24 @@ impl Tracer {
                     .rules
                     .extend(self.rules.iter().filter(|r| mine(r)).map(|r| r.id));
                 self.rules.retain(|r| !mine(r));
-                self.traced
-                    .values()
-                    .filter(|t| caller.may_see(&t.facts.uids))
-                    .map(|t| t.pid)
-                    .collect()
+                let seen = self.traced.values();
+                let seen = seen.filter(|t| caller.may_see(&t.facts.uids));
+                let mut pids: Vec<u32> = seen.map(|t| t.pid).collect();
+                pids.extend(that_wait(&may_see));
+                pids
             }
         };
         self.configure();
-        self.waiting.retain(|one| !pids.contains(&one.from));
+        let all: HashSet<u32> = pids.iter().copied().collect();
+        let waited = self.waiting.take_out(&all).into_iter();
+        let waited: HashMap<u32, u64> = waited.map(|one| (one.pid, one.start_ticks)).collect();
         for pid in pids {
-            if let Some(ended) = self.end(pid, DaemonRecord::Detached) {
+            let ended = self.end(pid, DaemonRecord::Detached);
+            let ended = ended.map(|traced| traced.facts.start_ticks);
+            if let Some(start_ticks) = ended.or_else(|| waited.get(&pid).copied()) {
                 // Else it would be attached again within a second.
                 if self.looks_for_processes() {
-                    self.let_be.insert(pid, ended.facts.start_ticks);
+                    self.let_be.insert(pid, start_ticks);
                 }
                 outcome.pids.push(pid);
             }

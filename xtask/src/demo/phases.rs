@@ -1,9 +1,12 @@
-//! Runs several commands at the same time, each with a log of its own, and shows their progress in one line.
+//! Runs several commands at the same time, each with a log of its own, and shows their progress in one line. When they are given up, what
+//! they have started is ended with them.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -24,10 +27,20 @@ struct Phase {
 }
 
 /// Runs all commands at the same time, each writing to `folder/NAME.log`. Returns how long each took. When one
-/// fails, the others are ended and the end of its log is shown.
+/// fails, the others are ended and the end of its log is shown. Ctrl-C ends all of them.
 pub fn side_by_side(
     folder: &Path,
     commands: Vec<(&'static str, Command)>,
+) -> Result<Vec<(&'static str, Duration)>> {
+    let interrupted = Interrupted::notice();
+    side_by_side_until(folder, commands, || interrupted.is_true())
+}
+
+/// The same, until somebody wants it to end.
+fn side_by_side_until(
+    folder: &Path,
+    commands: Vec<(&'static str, Command)>,
+    is_to_end: impl Fn() -> bool,
 ) -> Result<Vec<(&'static str, Duration)>> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let began = Instant::now();
@@ -40,6 +53,8 @@ pub fn side_by_side(
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
+            // It starts others in turn, as pip and rustc, which have to end with it.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start: {words}"))?;
         eprintln!("{name}: begun; what it says is in {}", log.display());
@@ -55,6 +70,9 @@ pub fn side_by_side(
         std::thread::sleep(TICK);
         if shown {
             eprint!("\r\x1b[K");
+        }
+        if is_to_end() {
+            bail!("interrupted");
         }
         for phase in phases.0.iter_mut().filter(|phase| phase.took.is_none()) {
             let Some(status) = phase.running.try_wait()? else {
@@ -110,14 +128,54 @@ impl Phase {
     }
 }
 
-/// All phases. Those that still run when this is dropped are killed.
+/// All phases. Those that still run when this is dropped are killed, with all that they have started.
 struct Running(Vec<Phase>);
 
 impl Drop for Running {
     fn drop(&mut self) {
         for phase in self.0.iter_mut().filter(|phase| phase.took.is_none()) {
-            let _ = phase.running.kill();
+            // SAFETY: no memory; the command leads its group and has not been waited for, so the number is that group's.
+            unsafe { libc::kill(-(phase.running.id() as i32), libc::SIGKILL) };
             let _ = phase.running.wait();
+        }
+    }
+}
+
+/// Signals by which a user or a terminal ends this program. The terminal does not send them to commands in groups of their own.
+const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Whether one of those signals came.
+static CAME: AtomicBool = AtomicBool::new(false);
+
+/// While this lives, such a signal is noticed and does not end this program at once.
+struct Interrupted([libc::sighandler_t; 3]);
+
+impl Interrupted {
+    fn notice() -> Interrupted {
+        extern "C" fn came(_: i32) {
+            CAME.store(true, Ordering::Relaxed);
+        }
+        Interrupted(ENDING.map(|signal| {
+            // SAFETY: the handler only stores into an atomic variable, which is allowed at any moment.
+            let before = unsafe { libc::signal(signal, came as *const () as libc::sighandler_t) };
+            if before == libc::SIG_IGN {
+                // SAFETY: no memory; who started this program does not want it to end by this signal.
+                unsafe { libc::signal(signal, before) };
+            }
+            before
+        }))
+    }
+
+    fn is_true(&self) -> bool {
+        CAME.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Interrupted {
+    fn drop(&mut self) {
+        for (signal, before) in ENDING.into_iter().zip(self.0) {
+            // SAFETY: what is set is what was set before.
+            unsafe { libc::signal(signal, before) };
         }
     }
 }
@@ -132,6 +190,53 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", line]);
         command
+    }
+
+    /// The lines of a command that starts another one, which would take long and whose number it writes into a file.
+    fn starts_another(number: &Path) -> Command {
+        let number = number.display();
+        shell(&format!(
+            "sleep 1000 & echo $! > {number}.new; mv {number}.new {number}; wait"
+        ))
+    }
+
+    /// The process with the number in a file has ended, or does so soon.
+    fn has_ended(number: &Path) -> bool {
+        let number = fs::read_to_string(number).unwrap();
+        let stat = PathBuf::from(format!("/proc/{}/stat", number.trim()));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            match fs::read_to_string(&stat) {
+                // Whoever has to wait for it may not have done so.
+                Ok(text) if !text.contains(") Z ") => std::thread::sleep(TICK),
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn what_a_command_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let number = folder.path().join("number");
+        let fails = format!(
+            "until [ -e {} ]; do sleep 0.02; done; exit 3",
+            number.display()
+        );
+        let commands = vec![("waits", starts_another(&number)), ("fails", shell(&fails))];
+        let message = side_by_side(folder.path(), commands).unwrap_err();
+        assert!(message.to_string().contains("exit status: 3"), "{message}");
+        assert!(has_ended(&number));
+    }
+
+    #[test]
+    fn all_end_when_the_user_wants_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let number = folder.path().join("number");
+        let commands = vec![("waits", starts_another(&number))];
+        let message = side_by_side_until(folder.path(), commands, || number.exists()).unwrap_err();
+        assert_eq!(message.to_string(), "interrupted");
+        assert!(has_ended(&number));
     }
 
     #[test]

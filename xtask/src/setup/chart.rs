@@ -26,10 +26,17 @@ pub fn ensure(mode: Mode) -> Result<bool> {
     let environment = folder().join("python");
     let requirements = pins().join("requirements.txt");
     let what = "Helm's library and the schemas of Kubernetes";
-    let python = venv::installed_from(&environment, &requirements, what, mode, |pins| {
-        toolchain::ensure_python(mode)?;
-        venv::make_with(&environment, pins)
-    })?;
+    let python = venv::installed_from(
+        &environment,
+        &environment,
+        &requirements,
+        what,
+        mode,
+        |pins| {
+            toolchain::ensure_python(mode)?;
+            venv::make_with(&environment, pins)
+        },
+    )?;
     let node = folder().join("node");
     if mode == Mode::Check && !npm::installed(&pins(), &node)? {
         eprintln!(

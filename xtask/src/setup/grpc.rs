@@ -74,22 +74,23 @@ fn folder() -> PathBuf {
     process::target().join("clients")
 }
 
-/// Whether a folder has what a file of requirements of tests/clients names.
+/// Whether a folder has what a file of requirements of tests/clients names, for the interpreter of an environment.
 fn installed_from(
     folder: &Path,
+    environment: &Path,
     name: &str,
     mode: Mode,
     install: impl Fn(&Path) -> Result<()>,
 ) -> Result<bool> {
     let pins = process::root().join("tests/clients").join(name);
     let what = format!("gRPC for Python, {name}");
-    venv::installed_from(folder, &pins, &what, mode, install)
+    venv::installed_from(folder, environment, &pins, &what, mode, install)
 }
 
 /// Makes sure that there is gRPC for Python, and in a folder beside it the oldest protobuf that the package works with.
 pub fn ensure_python(mode: Mode) -> Result<bool> {
     let python = python();
-    let newest = installed_from(&python, "requirements.txt", mode, |pins| {
+    let newest = installed_from(&python, &python, "requirements.txt", mode, |pins| {
         toolchain::ensure_python(mode)?;
         venv::make_with(&python, pins)
     })?;
@@ -97,7 +98,7 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
         return Ok(false);
     }
     let oldest = folder().join("oldest");
-    installed_from(&oldest, "oldest.txt", mode, |pins| {
+    installed_from(&oldest, &python, "oldest.txt", mode, |pins| {
         if oldest.exists() {
             fs::remove_dir_all(&oldest)?;
         }

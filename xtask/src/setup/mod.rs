@@ -202,14 +202,15 @@ fn ensure_npu(version: Option<&str>, python: Option<&std::path::Path>, mode: Mod
     if !ensure_torch(Some(&pin.torch), python, mode)? {
         return Ok(false);
     }
-    if mode == Mode::Check && !pin.installed() {
+    let environment = pins.get(Some(&pin.torch))?.folder();
+    if mode == Mode::Check && !pin.installed(&environment) {
         eprintln!(
-            "torch_npu {}: missing; tests with the simulated NPU need it",
+            "torch_npu {}: missing, or made for another Python; tests with the simulated NPU need it",
             pin.version
         );
         return Ok(false);
     }
-    torch::install::torch_npu(pin, &pins.get(Some(&pin.torch))?.folder())?;
+    torch::install::torch_npu(pin, &environment)?;
     Ok(true)
 }
 
@@ -217,17 +218,24 @@ fn ensure_npu(version: Option<&str>, python: Option<&std::path::Path>, mode: Mod
 fn ensure_archive(mode: Mode) -> Result<bool> {
     let folder = process::target().join("archive");
     let pins = process::root().join("tests/archive/requirements.txt");
-    venv::installed_from(&folder, &pins, "readers of archives", mode, |pins| {
-        toolchain::ensure_python(mode)?;
-        venv::make_with(&folder, pins)
-    })
+    venv::installed_from(
+        &folder,
+        &folder,
+        &pins,
+        "readers of archives",
+        mode,
+        |pins| {
+            toolchain::ensure_python(mode)?;
+            venv::make_with(&folder, pins)
+        },
+    )
 }
 
 /// Makes sure that there is an environment with XProf. False: it is missing.
 fn ensure_xprof(mode: Mode) -> Result<bool> {
     let folder = process::target().join("xprof");
     let pins = process::root().join("tests/report/requirements.txt");
-    venv::installed_from(&folder, &pins, "XProf", mode, |pins| {
+    venv::installed_from(&folder, &folder, &pins, "XProf", mode, |pins| {
         toolchain::ensure_python(mode)?;
         venv::make_with(&folder, pins)
     })
@@ -241,7 +249,7 @@ fn ensure_transformers(python: Option<&std::path::Path>, mode: Mode) -> Result<b
     let torch = torch::pins()?.get(None)?.folder();
     let folder = process::target().join("venv/transformers");
     let pins = process::root().join("tests/transformers.txt");
-    venv::installed_from(&folder, &pins, "transformers", mode, |pins| {
+    venv::installed_from(&folder, &torch, &pins, "transformers", mode, |pins| {
         if folder.exists() {
             std::fs::remove_dir_all(&folder)?;
         }
@@ -261,7 +269,7 @@ pub fn ensure_torch(
     let pin = pins.get(version)?;
     if mode == Mode::Check && !pin.installed() {
         eprintln!(
-            "torch {}: missing; tests with the simulated device need it",
+            "torch {}: missing, or made for another Python; tests with the simulated device need it",
             pin.version
         );
         return Ok(false);

@@ -16,7 +16,7 @@ use crate::setup::venv;
 /// Installs a torch_npu beside an environment that has its PyTorch, unless it is there.
 pub fn torch_npu(pin: &NpuPin, environment: &Path) -> Result<PathBuf> {
     let folder = pin.folder();
-    if pin.installed() {
+    if pin.installed(environment) {
         eprintln!("torch_npu {}: found in {}", pin.version, folder.display());
         return Ok(folder);
     }
@@ -36,7 +36,7 @@ pub fn torch_npu(pin: &NpuPin, environment: &Path) -> Result<PathBuf> {
             .arg(&folder)
             .args(pin.contents().lines()),
     )?;
-    fs::write(pin.marker(), pin.contents()).context("cannot mark the installation as complete")?;
+    venv::mark_complete(&pin.marker(), &pin.contents(), environment)?;
     Ok(folder)
 }
 
@@ -50,7 +50,7 @@ pub fn torch(pin: &Pin, wanted: Option<&Path>) -> Result<PathBuf> {
     let python = interpreter(pin, wanted)?;
     if folder.exists() {
         eprintln!(
-            "torch {}: {} is incomplete or has other pins; making it again",
+            "torch {}: {} is incomplete, has other pins, or was made for another Python; making it again",
             pin.version,
             folder.display()
         );
@@ -75,7 +75,7 @@ pub fn torch(pin: &Pin, wanted: Option<&Path>) -> Result<PathBuf> {
     let script = "import torch; print(torch.__version__)";
     process::output(Command::new(folder.join("bin/python")).args(["-I", "-c", script]))
         .with_context(|| format!("torch {} does not start", pin.version))?;
-    fs::write(pin.marker(), pin.contents()).context("cannot mark the environment as complete")?;
+    venv::mark_complete(&pin.marker(), &pin.contents(), &folder)?;
     Ok(folder)
 }
 

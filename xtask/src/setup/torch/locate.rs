@@ -26,7 +26,7 @@ pub fn locate(version: Option<&str>) -> Result<PathBuf> {
     let pin = pins.get(version)?;
     if !pin.installed() {
         bail!(
-            "torch {0} is not installed; run: cargo xtask setup --torch {0}\n\
+            "torch {0} is not installed, or was made for another Python; run: cargo xtask setup --torch {0}\n\
              (or name an environment that has a CUDA build of torch in MEMSCOPE_TORCH_VENV)",
             pin.version
         );
@@ -61,9 +61,9 @@ pub fn locate_npu(version: Option<&str>, environment: &Path) -> Result<PathBuf> 
     let pin = pins.npu_for(torch).with_context(|| {
         format!("no torch_npu for torch {torch} is in tests/torch-versions.toml")
     })?;
-    if !pin.installed() {
+    if !pin.installed(&pins.get(Some(&pin.torch))?.folder()) {
         bail!(
-            "torch_npu {0} is not installed; run: cargo xtask setup --torch-npu {0}\n\
+            "torch_npu {0} is not installed, or was made for another Python; run: cargo xtask setup --torch-npu {0}\n\
              (or name a folder that has it in MEMSCOPE_TORCH_NPU)",
             pin.version
         );

@@ -2,13 +2,14 @@
 //! is there.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use super::gpu::has_gpu;
 use crate::process;
+use crate::setup::venv;
 
 /// The content of `tests/torch-versions.toml`.
 #[derive(Deserialize)]
@@ -102,9 +103,9 @@ impl NpuPin {
             .join("site-packages")
     }
 
-    /// Whether this version is installed completely, with exactly these pins.
-    pub fn installed(&self) -> bool {
-        fs::read_to_string(self.marker()).is_ok_and(|text| text == self.contents())
+    /// Whether this version is installed completely, with exactly these pins, for the interpreter that the environment of its PyTorch has.
+    pub fn installed(&self, environment: &Path) -> bool {
+        venv::is_complete(&self.marker(), &self.contents(), environment)
     }
 
     /// Path of the file that is written last, so that an interrupted installation has none.
@@ -112,7 +113,7 @@ impl NpuPin {
         self.folder().join("memscope-complete")
     }
 
-    /// Content of that file: the pins.
+    /// What that file begins with: the pins. The interpreter follows.
     pub fn contents(&self) -> String {
         format!("torch_npu=={}\npyyaml=={}\n", self.version, self.pyyaml)
     }
@@ -126,10 +127,9 @@ impl Pin {
             .join(format!("torch-{}", self.version))
     }
 
-    /// Whether the environment is installed completely, with exactly these pins.
+    /// Whether the environment is installed completely, with exactly these pins, for the interpreter that it still has.
     pub fn installed(&self) -> bool {
-        fs::read_to_string(self.marker()).is_ok_and(|text| text == self.contents())
-            && self.folder().join("bin/python").exists()
+        venv::is_complete(&self.marker(), &self.contents(), &self.folder())
     }
 
     /// Path of the file that is written last, so that an interrupted installation has none.
@@ -137,7 +137,7 @@ impl Pin {
         self.folder().join("memscope-complete")
     }
 
-    /// Content of that file: the pins.
+    /// What that file begins with: the pins. The interpreter follows.
     pub fn contents(&self) -> String {
         let libraries = if has_gpu() { "NVIDIA's" } else { "stand-ins" };
         format!(

@@ -377,7 +377,7 @@ impl Memscope for Service {
         if let DetachScope::Pid(pid) = scope {
             let known = self.daemon.who(Some(pid)).await?;
             // What is attached by itself may still wait for that, and no answer knows of it. The daemon decides who may see it.
-            if known.iter().any(|who| who.is_live) {
+            if !known.is_empty() {
                 self.visible(&caller, Some(pid)).await?;
             }
         }

@@ -315,14 +315,17 @@ fn beside(ranks: &[Figures]) -> Markup {
             @if let Some(explained) = &odd.explained {
                 table {
                     tr { th { "Line" } th.n { "This rank" } th.n { "Its peers" } th.n { "Difference" } }
-                    @for line in explained.lines.iter().take(MOST_ROWS) {
+                    @for line in &explained.lines {
                         tr {
                             td.w { (line.name) } td.n { (bytes(line.bytes)) } td.n { (bytes(line.peers_bytes)) }
                             td.n { (signed_bytes(line.difference() as i64)) }
                         }
                     }
                 }
-                (more(explained.lines.len().saturating_sub(MOST_ROWS) as u64, "lines, which differ by less"))
+                // Only the lines are told that make up most of it.
+                @if let Some(share) = explained.share {
+                    p.soft { "These lines make up " (percent(Some(100.0 * share))) " of the difference." }
+                }
             }
         }
         @if judgement.odd.is_empty() {
@@ -358,18 +361,19 @@ mod tests {
     use crate::figures::Point;
 
     fn rank(rank: u64) -> Figures {
+        let held = if rank == 7 { 2 << 30 } else { 1 << 30 };
         let peak = Point {
             entry: 1,
             time_us: None,
-            allocated: 1 << 30,
-            reserved: 1 << 30,
+            allocated: held,
+            reserved: held,
         };
-        let lines = (0..60).map(|line| (format!("line {line}"), (1 << 20, 1 << 20)));
+        let lines = (0..30).map(|line| (format!("line {line}"), (34 << 20, 34 << 20)));
         Figures {
             rank,
             source: String::new(),
             sums: crate::figures::Sums {
-                reserved: if rank == 7 { 2 << 30 } else { 1 << 30 },
+                reserved: held,
                 ..crate::figures::Sums::default()
             },
             categories: Vec::new(),
@@ -442,6 +446,6 @@ mod tests {
         let page = super::page(&report);
         assert!(page.contains(">and 4 more courses of further ranks, which are not drawn<"));
         assert!(page.contains("Rank 7 stands out"));
-        assert!(page.contains(" more lines, which differ by less<"));
+        assert!(page.contains(">These lines make up 66.4 % of the difference.<"));
     }
 }

@@ -528,7 +528,9 @@ impl Daemon for Serving {
         let (asked, of) = (request.clone(), Arc::clone(&before));
         let find = move || {
             let held = holders::blocks(&of, &asked);
-            let addresses: Vec<u64> = held.iter().map(|block| block.address).collect();
+            // Where PyTorch keeps what is learned from all blocks, also if few of them are asked about.
+            let all = holders::blocks(&of, &v1::HoldersRequest::default());
+            let addresses: Vec<u64> = all.iter().map(|block| block.address).collect();
             (held, addresses)
         };
         let (held, addresses) = aside(find).await?;

@@ -1,5 +1,8 @@
 //! The search: from where names begin to all that they keep alive, on the shortest way.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use memscope_memory::Memory;
 
 use crate::cycles;
@@ -16,7 +19,7 @@ pub(crate) const IMPL: u32 = u32::MAX;
 pub(crate) const NODE: u32 = u32::MAX - 1;
 /// Most objects that a reading looks at; it ends with what it has.
 pub const MOST_OBJECTS: usize = 3_000_000;
-/// The longest way that is looked at: what is further away counts as being so far away.
+/// Up to this distance there is a list of its own for each.
 const FURTHEST: usize = 1 << 16;
 /// No way was found.
 const NEVER: u32 = u32::MAX;
@@ -67,6 +70,8 @@ pub(crate) struct Graph {
     numbers: Numbers,
     /// Vertices by their distance, which are still to be looked at.
     waiting: Vec<Vec<u32>>,
+    /// The same from [`FURTHEST`] on, where few are: their distances and numbers.
+    far: BinaryHeap<Reverse<(u32, u32)>>,
     /// References to what makes an object a module of `torch.nn` or an optimizer.
     pub parts: Vec<Seen>,
     /// Whether there were more objects than are looked at.
@@ -154,11 +159,26 @@ impl Graph {
         }
         (vertex.parent, vertex.label) = (parent, label);
         (vertex.distance, vertex.phase) = (distance, phase);
-        let at = (distance as usize).min(FURTHEST);
+        let at = distance as usize;
+        if at >= FURTHEST {
+            self.far.push(Reverse((distance, number)));
+            return;
+        }
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Vec::new);
         }
         self.waiting[at].push(number);
+    }
+
+    /// The vertex that waits with the least distance, and that distance. None of those before `at` waits.
+    fn nearest(&mut self, at: &mut usize) -> Option<(u32, u32)> {
+        while let Some(waiting) = self.waiting.get_mut(*at) {
+            match waiting.pop() {
+                Some(number) => return Some((number, *at as u32)),
+                None => *at += 1,
+            }
+        }
+        self.far.pop().map(|Reverse((at, number))| (number, at))
     }
 
     /// Finds the shortest ways from these seeds, each with its distance, to all that was not reached in an earlier phase.
@@ -178,14 +198,9 @@ impl Graph {
         }
         let mut found = Found::new();
         let mut at = 0;
-        while at < self.waiting.len() {
-            let Some(number) = self.waiting[at].pop() else {
-                at += 1;
-                continue;
-            };
+        while let Some((number, distance)) = self.nearest(&mut at) {
             let vertex = &mut self.vertices[number as usize];
-            let is_stale = vertex.distance.min(FURTHEST as u32) as usize != at;
-            if is_stale || vertex.phase != phase {
+            if vertex.distance != distance || vertex.phase != phase {
                 continue;
             }
             let counts = !std::mem::replace(&mut vertex.expanded, true);
@@ -215,6 +230,7 @@ impl Graph {
             }
         }
         self.waiting.clear();
+        self.far.clear();
     }
 
     /// Whether this is a reference to what makes an object a module of `torch.nn` or an optimizer.

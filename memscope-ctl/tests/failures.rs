@@ -116,7 +116,7 @@ fn help_documents_the_exit_codes() {
     assert_eq!(answer.code, 0);
     for line in [
         "   6  no answer within --timeout",
-        "  10  found: something grows (leaks --exit-code)",
+        "  10  found: something grows or leaked (leaks and check-leaks, --exit-code)",
         "  11  cannot tell: ",
     ] {
         assert!(answer.out.contains(line), "{}", answer.out);

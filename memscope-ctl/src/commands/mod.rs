@@ -134,8 +134,8 @@ Exit codes:
    4  there is no such process, or it is not traced
    5  not permitted
    6  no answer within --timeout
-   7  with --fleet: some nodes did not answer, or not of all their processes; what the others said is
-      shown, and who did not answer
+   7  with --fleet: some nodes did not answer, or not of all their processes; what the others said
+      is shown, and who did not answer
   10  found: something grows or leaked (leaks and check-leaks, --exit-code), or a rank stands out
       (ranks --exit-code)
   11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with

@@ -333,7 +333,11 @@ fn send(
         0
     };
     let thread = thread_of(process, tid);
-    let mut extra = 0;
+    let mut extra = if is_of_context(cookie) {
+        device::current(thread).context()
+    } else {
+        0
+    };
     let mut size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
         0
     } else if cookie.size_mode() == SizeMode::Value as u8 {
@@ -390,23 +394,6 @@ fn send(
     } else {
         0
     };
-    let time_ns = call.time_ns;
-    // The stack at the return equals the stack at the entry without the function itself.
-    let op = cookie.op();
-    let comes = op == Op::Alloc as u16
-        || op == Op::AsyncAlloc as u16
-        || op == Op::ManagedAlloc as u16
-        || op == Op::HostAlloc as u16
-        || op == Op::Create as u16;
-    let stack = if comes {
-        stack::stack(process, tid, place, size)
-    } else {
-        STACK_NONE
-    };
-    // This comes after the stack: the verifier of kernel 6.1 follows the walk once for each outcome of what is decided before it.
-    if by_hal == 0 && is_of_context(cookie) {
-        extra = device::current(thread).context();
-    }
     let by_argument = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT;
     let lies = ordered(process, cookie, call);
     let is_created = cookie.op() == Op::Create as u16
@@ -423,6 +410,19 @@ fn send(
         (device, by_argument)
     } else {
         of_thread(process, thread)
+    };
+    let time_ns = call.time_ns;
+    // The stack at the return equals the stack at the entry without the function itself.
+    let op = cookie.op();
+    let comes = op == Op::Alloc as u16
+        || op == Op::AsyncAlloc as u16
+        || op == Op::ManagedAlloc as u16
+        || op == Op::HostAlloc as u16
+        || op == Op::Create as u16;
+    let stack = if comes {
+        stack::stack(process, tid, place, size)
+    } else {
+        STACK_NONE
     };
     emit::<CallRecord>(process, tid, KIND_CALL, flags | by_hal, stack, |record| {
         // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.

@@ -105,6 +105,21 @@ pub fn leave(thread: u64, sp: u64) -> Option<(InflightCall, u32, u32)> {
     }
 }
 
+/// Keeps what is to be told of the call that has just ended, in the room that it had among the calls of its thread, until the thread's next
+/// call. From there it comes back as values of which the verifier knows nothing: what follows is then looked at once, and not once for each
+/// way in which they came about.
+#[inline(always)]
+pub fn keep(thread: u64, told: &[u64; 6]) -> Option<*const [u64; 6]> {
+    let thread = INFLIGHT.get_ptr_mut(&thread)?;
+    // SAFETY: for the same reasons as in `enter`; the call that was there has ended.
+    unsafe {
+        let at = read_volatile(&raw const (*thread).depth) as usize & (MAX_NESTING - 1);
+        let room = &raw mut (*thread).calls[at].args;
+        write_volatile(room, *told);
+        Some(room)
+    }
+}
+
 /// Counts a call that was seen inside the outermost one.
 #[inline(always)]
 pub fn note_nested(thread: u64) {

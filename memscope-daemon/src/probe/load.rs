@@ -792,8 +792,8 @@ fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
 /// Whether the kernel has the multi-uprobe link, and the link sees all threads of a process. Kernels before 6.6 accept the programs but
 /// not the link. So this asks for a link with a path that cannot exist: a kernel that knows the link answers "no such file" (or "bad file"
 /// if it checks that first). The first kernels that have the link see only the thread whose number is that of the process. The change that
-/// mended it (6.10, and later releases of 6.6 and 6.9) also made the kernel refuse a negative process number as invalid, before it looks at
-/// the path.
+/// mended it (6.10, and later releases of 6.6 and 6.9) also made the kernel refuse a negative process number as invalid, whatever the
+/// path is.
 fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
     let Some(program) = programs.get(&Program::LinkerHook) else {
         return false;

@@ -247,7 +247,7 @@ impl Tracer {
 
 /// Whose memory the structures of a forked process name.
 enum Inherited {
-    /// Its own.
+    /// The process's own, as usual.
     Nothing,
     /// That of its parent, with this process id.
     From(u32),

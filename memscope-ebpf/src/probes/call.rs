@@ -4,6 +4,7 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use core::ptr::read_volatile;
 use memscope_common::{
     AscendExtra, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL,
     CALL_OF_HOST, CallRecord, Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG,
@@ -215,8 +216,8 @@ fn follow_device(
     }
 }
 
-/// Notes where the memory of a stream or of a pool lies: a stream's on the device on which it was made, a pool's where the
-/// call says.
+/// Notes where the memory of a stream or of a pool lies: a stream's on the device on which it was made, and
+/// a pool's where the call that makes or names the pool says.
 #[inline(always)]
 fn follow_order(
     process: *mut ProcessEntry,
@@ -266,8 +267,7 @@ fn of_thread(process: *mut ProcessEntry, thread: u64) -> (i32, u8) {
     }
     // SAFETY: this points into a map value, which stays valid while the program runs.
     let (device, full) = unsafe { ((*process).default_device, (*process).full) };
-    // If the table had no room for some thread's device, it is not certain for any thread that it has selected
-    // none.
+    // If the table had no room for some thread's device, no thread is certain to have selected none.
     if device == DEVICE_UNKNOWN
         || current.is_elsewhere()
         || full & (1 << DropReason::DeviceTableFull as u32) != 0
@@ -411,6 +411,12 @@ fn send(
     } else {
         of_thread(process, thread)
     };
+    let found = (device as u32 as u64) | ((flags | by_hal) as u64) << 32;
+    let told = [found, ptr, size, handle, stream, extra];
+    let Some(told) = inflight::keep(thread, &told) else {
+        count_drop(DropReason::ReturnWithoutEntry);
+        return;
+    };
     let time_ns = call.time_ns;
     // The stack at the return equals the stack at the entry without the function itself.
     let op = cookie.op();
@@ -420,16 +426,21 @@ fn send(
         || op == Op::HostAlloc as u16
         || op == Op::Create as u16;
     let stack = if comes {
+        // SAFETY: this points into a map value, which stays valid while the program runs.
+        let size = unsafe { read_volatile(&raw const (*told)[2]) };
         stack::stack(process, tid, place, size)
     } else {
         STACK_NONE
     };
-    emit::<CallRecord>(process, tid, KIND_CALL, flags | by_hal, stack, |record| {
+    // SAFETY: the same; only this thread writes there, and it is in this probe.
+    let [found, ptr, size, handle, stream, extra] = unsafe { read_volatile(told) };
+    let flags = (found >> 32) as u8;
+    emit::<CallRecord>(process, tid, KIND_CALL, flags, stack, |record| {
         // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.
         unsafe {
             (*record).site = cookie.site();
             (*record).status = status;
-            (*record).device = device;
+            (*record).device = found as u32 as i32;
             (*record).op = cookie.op();
             (*record).nested = nested as u16;
             (*record).ptr = ptr;

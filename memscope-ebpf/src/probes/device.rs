@@ -7,8 +7,8 @@ use memscope_common::{DEVICE_UNKNOWN, DropReason, ProcessEntry};
 
 use crate::emit::count_full;
 
-/// Most contexts on the stack of a thread that are followed. A power of two. Where more are pushed, the device is not known until they
-/// are popped.
+/// Most contexts on the stack of a thread that are followed. A power of two. While more are pushed, the device
+/// of the thread is not known.
 const STACK: usize = 4;
 
 /// What a thread has selected, in one word: the context's address in the bits up to [`HANDLE_BITS`], the device plus 1 above it (0: not

@@ -13,7 +13,7 @@ pub mod name {
     pub const INFLIGHT: &str = "INFLIGHT";
     /// Hash table from a [`super::thread_key`] to the devices of the thread's current and pushed contexts.
     pub const THREAD_DEVICE: &str = "THREAD_DEVICE";
-    /// Hash table from a context (pointer and process handle) to its device ordinal.
+    /// Hash table from a context (pointer and process handle) to its device ordinal, with a mark if the program made the context.
     pub const CONTEXTS: &str = "CONTEXTS";
     /// Array of counters of losses, indexed by [`super::DropReason`].
     pub const DROPS: &str = "DROPS";

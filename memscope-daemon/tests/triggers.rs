@@ -166,6 +166,60 @@ fn a_trigger_rests_after_it_fired() {
     assert_eq!(status.skipped, [("paused".to_owned(), 3)]);
 }
 
+/// Where there was no room for the snapshot, the next one that fits is taken.
+#[test]
+fn a_trigger_does_not_rest_after_a_snapshot_that_was_not_taken() {
+    let mut world = World::new(&["oom"], 10 * SECOND);
+    world.attach(P, 4242, 1, 0, true);
+    let mut sim = Sim::default();
+    sim.alloc(0, 0, MIB);
+    world.feed(&mut sim);
+    let mut at = |second: u64, has_room: bool| {
+        let [trace, _] = oom(0, GIB, &sim);
+        let fired = world.after(&event(P, second * SECOND, trace));
+        if fired[0].paused.is_none() && !has_room {
+            world.triggers.not_taken(&fired[0]);
+        }
+        (fired[0].paused, fired[0].paused_before)
+    };
+    assert_eq!(at(100, false), (None, 0));
+    assert_eq!(at(101, true), (None, 0));
+    assert_eq!(at(102, true), (Some(1), 0));
+    assert_eq!(at(111, false), (None, 1));
+    assert_eq!(
+        at(112, true),
+        (None, 1),
+        "what was left out is told with this one"
+    );
+}
+
+/// A call of another thread comes between a segment and the block that it was made for.
+#[test]
+fn a_call_in_between_does_not_make_a_level_exact() {
+    let mut world = World::with(&["reserved > 10MiB"]);
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.alloc(0, 0, MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    sim.time += MS;
+    sim.alloc(0, 0, 11 * MIB);
+    let is_segment = |body: &Body| matches!(body, Body::Trace(trace) if trace.action == TraceAction::SegmentAlloc);
+    let mut events = std::mem::take(&mut sim.out);
+    let at = events
+        .iter()
+        .position(|event| is_segment(&event.body))
+        .unwrap();
+    let other = call("cudaMemGetInfo", CallOp::MemInfo, 0, 0);
+    let mut other = event(P, events[at].time_ns, other);
+    other.tid = 101;
+    events.insert(at + 1, other);
+    let fired: Vec<usize> = (0..)
+        .zip(&events)
+        .flat_map(|(place, event)| world.after(event).into_iter().map(move |_| place))
+        .collect();
+    assert_eq!(fired.len(), 1);
+    assert!(fired[0] > at + 1, "{fired:?} of {} events", events.len());
+}
+
 #[test]
 fn fragments_count_where_free_room_did_not_serve() {
     let mut world = World::with(&["fragmentation > 50% with reserved > 30MiB"]);

@@ -5,6 +5,7 @@
 
 use std::process::Command;
 
+use memscope_common::ProcessEntry;
 use memscope_tests::{
     BpfFs, Daemon, Torch, Value, assert_histories, assert_totals, coverage, device, eventually,
     find, number, tool,
@@ -146,6 +147,60 @@ fn its_probes_are_gone() {
     assert_totals(&next.stats(pid), &told);
     torch.ask("train 1");
     torch.ask("free kept");
+    let told = torch.ask("totals");
+    assert_totals(&next.stats(pid), &told);
+}
+
+/// What a daemon does first when it detaches: it tells the programs to send nothing more of any process.
+fn silence(bpffs: &BpfFs) {
+    const OBJ_GET: libc::c_long = 7;
+    let path = bpffs.pins().join(memscope_common::name::SLOTS);
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let asked = [path.as_ptr() as u64, 0];
+    let len = memscope_common::SLOTS as usize * size_of::<ProcessEntry>();
+    let len = len.next_multiple_of(4096);
+    // SAFETY: the attributes hold a path that lives until the call returns. The mapping has the map's length and is removed at the end;
+    // the flags are changed as the daemon changes them.
+    unsafe {
+        let file = libc::syscall(libc::SYS_bpf, OBJ_GET, asked.as_ptr(), size_of_val(&asked));
+        assert!(file >= 0, "{}", std::io::Error::last_os_error());
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let null = std::ptr::null_mut();
+        let at = libc::mmap(null, len, protection, libc::MAP_SHARED, file as i32, 0);
+        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        let slots = at.cast::<ProcessEntry>();
+        for index in 0..memscope_common::SLOTS as usize {
+            (&raw mut (*slots.add(index)).flags).write_volatile(0);
+        }
+        libc::munmap(at, len);
+        libc::close(file as i32);
+    }
+}
+
+/// Killed in the middle of a stop or a detach, when the probes are still there and send nothing.
+#[test]
+fn killed_while_it_stopped() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    torch.ask("train");
+    daemon.attach(pid, "trace");
+    torch.ask("alloc held 5000000");
+    // Its file is written by now, and it does not write again before it dies.
+    daemon.signal(libc::SIGSTOP);
+    silence(&bpffs);
+    torch.ask("free held");
+    torch.ask("train 2");
+    daemon.kill();
+    let next = daemon.successor();
+    assert_said(&next, "1 attached anew");
+    eventually("what was there before is read", || {
+        !coverage(&next.stats(pid)).contains(&"baseline_not_read")
+    });
+    let told = torch.ask("totals");
+    assert_totals(&next.stats(pid), &told);
+    torch.ask("train 1");
     let told = torch.ask("totals");
     assert_totals(&next.stats(pid), &told);
 }

@@ -193,6 +193,7 @@ export interface LeakLine {
   looks_like_kept_graph: boolean;
   reason: string;
   beside: boolean;
+  stack: Maybe<number>;
   callers: CodeLine[];
 }
 export interface LeakGroup extends Omit<

@@ -51,7 +51,7 @@ case $verb in
 start) start ;;
 stop) stop ;;
 restart) stop; start ;;
-reload) is_active && eval "MAINPID=$(main_pid); $(setting ExecReload)" ;;
+reload) is_active && MAINPID=$(main_pid) sh -ec "$(setting ExecReload)" ;;
 is-active) is_active ;;
 is-enabled) echo enabled ;;
 show) main_pid ;;

@@ -13,7 +13,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::sim::selftest;
-use crate::{ebpf, house, process, setup, sim, ui};
+use crate::{ebpf, house, process, setup, sim, ui, vm};
 
 /// What to run.
 #[derive(Args, Clone, Default)]
@@ -71,6 +71,9 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("--repeat runs the end-to-end tests, which need root");
     }
     let began = Instant::now();
+    // Machines of another architecture than x86-64 would have to be built for.
+    let boots =
+        root && !options.unprivileged && options.all() && std::env::consts::ARCH == "x86_64";
     setup::run(&setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
         torch_npu: (root && !options.unprivileged).then(Vec::new),
@@ -84,6 +87,7 @@ pub fn run(options: &Options) -> Result<()> {
         workloads: root && !options.unprivileged,
         packages: root && !options.unprivileged,
         archive: root && !options.unprivileged,
+        vm: boots,
         bpf: options.all(),
         ..setup::Options::default()
     })?;
@@ -184,6 +188,13 @@ pub fn run(options: &Options) -> Result<()> {
                     },
                 );
             }
+        }
+        if boots {
+            step(
+                &mut tally,
+                "the oldest kernel, in a simulated machine",
+                |_| vm::oldest(process::target().join("debug")),
+            );
         }
         match options.repeat {
             None => end_to_end_once(&mut tally, &programs, options.only.as_deref()),

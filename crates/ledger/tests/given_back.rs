@@ -64,6 +64,11 @@ fn what_nobody_knows_leaves_the_total_unknown() {
     c.at(CallOp::Free, 0x1000_0000, 0);
     assert_eq!(c.device().reserved_bytes, None);
     assert_eq!(c.ledger.summary(P).unwrap().reserved_bytes, None);
+    let levels: Vec<_> = c.ledger.levels(P).collect();
+    assert!(
+        levels[0].level.is_none(),
+        "allocated bytes are no reserved ones: {levels:?}"
+    );
     report(&mut c, 0x2000_0000, -512, 4 * MIB, 2 * MIB);
     assert_eq!(c.device().reserved_bytes, Some(2 * MIB));
 }

@@ -465,6 +465,32 @@ fn counts_are_accurate() {
     );
     let full = report.seconds_to_full.unwrap();
     assert!((full / ((1u64 << 30) as f64 / rate) - 1.0).abs() < 0.06);
+    // Host memory that leaks on a device that is not known fills no device.
+    let mut of_host = ledger.clone();
+    let at = program.sim.time;
+    let Body::Call(mut asked) = call("cudaMemGetInfo", CallOp::MemInfo, 0, 0) else {
+        unreachable!()
+    };
+    (asked.size, asked.extra) = (80 << 30, 1 << 20);
+    for number in 0..400u64 {
+        let pinned = call("cudaHostAlloc", CallOp::HostAlloc, (number + 1) << 30, MIB);
+        of_host.apply(&event(P, at + number * 100 * MS, pinned));
+    }
+    of_host.apply(&event(P, at + 40 * SECOND, Body::Call(asked)));
+    let now = as_of(at + 40 * SECOND);
+    let asked = LeaksRequest::default();
+    let pinned = of_host.ask(&[P], now, &asked).unwrap();
+    let host = |group: &&LeakGroup| group.source() == v1::Source::Host;
+    let found = pinned
+        .groups
+        .iter()
+        .find(host)
+        .expect("pinned memory grows");
+    assert_eq!(found.verdict(), v1::Verdict::Growing);
+    assert_eq!(
+        pinned.seconds_to_full, None,
+        "the device's own is stale by now"
+    );
     // Free bytes that were seen a while ago are not used, and a process that has ended fills nothing.
     let later = as_of(program.sim.time + 60 * SECOND);
     let stale = ledger.ask(&[P], later, &LeaksRequest::default()).unwrap();

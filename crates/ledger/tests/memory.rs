@@ -123,6 +123,23 @@ fn blocks_of_a_pool_and_its_trace_are_estimated() {
     }));
 }
 
+/// A program without marks, whose allocations come in no order: all of them are counted in the search for a pattern.
+#[test]
+fn the_search_for_a_pattern_is_estimated() {
+    let mut dice = Dice(7);
+    let mut sim = Sim::new(Mode::Calibrated);
+    for _ in 0..80_000 {
+        let addr = sim.alloc(0, 0, 512 * (1 + dice.below(50)));
+        sim.free(addr, false);
+        sim.time += 1000;
+    }
+    let events = std::mem::take(&mut sim.out);
+    close(estimated(Level::Trace, |ledger| {
+        events.iter().for_each(|event| ledger.apply(event));
+        ledger.apply(&event(P, sim.time, shed(ShedPart::Trace)));
+    }));
+}
+
 #[test]
 fn groups_are_estimated() {
     close(estimated(Level::Segments, |ledger| {

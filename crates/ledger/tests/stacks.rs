@@ -172,6 +172,48 @@ proptest! {
     }
 }
 
+/// Without a pool, the peak is that of the driver's allocations; with the first block of a pool, the pool's.
+#[test]
+fn the_peak_without_a_pool_is_the_drivers() {
+    let mut ledger = attached_as(Level::Trace, true, SECOND, Backend::Unknown);
+    for (at, name) in NAMES.iter().enumerate() {
+        let code = 0x1000 * (at as u64 + 1);
+        say(&mut ledger, seen(50 + at as u64, &[(code, code + 104)]));
+        say(&mut ledger, named(code, name, None));
+    }
+    let mut number = 0;
+    let mut called = |ledger: &mut Ledger, op: CallOp, addr: u64, size: u64, stack: u64| {
+        number += 1;
+        let mut call = event(P, SECOND + number * MS, call("cudaMalloc", op, addr, size));
+        if let Body::Call(of) = &mut call.body {
+            of.device = Some(0);
+        }
+        call.id.sequence = number;
+        call.stack = StackRef::Id(stack);
+        ledger.apply(&call);
+    };
+    called(&mut ledger, CallOp::Alloc, 0x10_0000, 1000, 50);
+    called(&mut ledger, CallOp::Alloc, 0x20_0000, 3000, 51);
+    called(&mut ledger, CallOp::Free, 0x10_0000, 0, 51);
+    called(&mut ledger, CallOp::Alloc, 0x30_0000, 500, 52);
+    let peaks = |ledger: &Ledger| -> BTreeMap<String, u64> {
+        let sums = reported(ledger).into_iter();
+        sums.map(|((_, title), [_, peak, _])| (title, peak.1))
+            .collect()
+    };
+    let expected = [("alpha:11", 1000), ("beta:11", 3000), ("gamma:11", 0)];
+    let expected = expected.map(|(title, bytes)| (title.to_owned(), bytes));
+    assert_eq!(peaks(&ledger), BTreeMap::from(expected));
+    assert_eq!(device(&ledger, 0).peak_allocated_bytes, Some(4000));
+    // A pool begins: its first block is its peak, however much the driver held before.
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.time = 2 * SECOND;
+    sim.stack = StackRef::Id(53);
+    sim.alloc(0, 0, 1000);
+    sim.feed(&mut ledger);
+    assert_eq!(peaks(&ledger).get("delta:11"), Some(&1024));
+}
+
 /// Where another code object is created at the address of one that has died, no frame gets a wrong name.
 #[test]
 fn an_address_that_is_used_again() {

@@ -472,6 +472,31 @@ fn several_steps_make_a_row() {
     assert_eq!(report.devices[0].steps, 24);
 }
 
+/// In most steps nothing happens on the device, as where a graph of kernels is launched.
+#[test]
+fn the_floor_by_step_counts_steps_without_allocations() {
+    let mut told = Told::new();
+    let mut used = 0;
+    for step in 0..100u64 {
+        if step % 10 == 0 {
+            used += 1000;
+            told.report(0x1000 * (step + 1), 1000, used, StackRef::NotTaken);
+        }
+        told.optimizer("SGD", 1);
+    }
+    let report = told
+        .ledger
+        .ask(&[P], AsOf::default(), &StepsRequest::default())
+        .unwrap();
+    let device = &report.devices[0];
+    assert_eq!(
+        device.steps, 9,
+        "in which something happened, without the first"
+    );
+    let slope = device.floor_bytes_per_step;
+    assert!((slope - 100.0).abs() < 1.0, "{slope}");
+}
+
 impl Told {
     /// A step, counted from 0, that allocates a block and keeps it.
     fn keeps_a_block(&mut self, step: u64) {

@@ -437,13 +437,27 @@ fn together(out: &mut Out, others: &[&TakenProcess]) {
     if others.is_empty() {
         return;
     }
-    type Field = fn(&v1::DeviceStats) -> Option<u64>;
-    let fields: [(&'static Family, Field); 2] = [
-        (ALLOCATED, |device| device.allocated_bytes),
-        (RESERVED, |device| device.reserved_bytes),
+    type Field<T> = fn(&T) -> Option<u64>;
+    type Fields = (Field<v1::DeviceStats>, Field<v1::Process>);
+    let fields: [(&'static Family, Fields); 2] = [
+        (
+            ALLOCATED,
+            (|device| device.allocated_bytes, |all| all.allocated_bytes),
+        ),
+        (
+            RESERVED,
+            (|device| device.reserved_bytes, |all| all.reserved_bytes),
+        ),
     ];
-    for (family, field) in fields {
-        let each = others.iter().flat_map(|one| &one.stats.devices).map(field);
+    for (family, (of_device, of_process)) in fields {
+        let each = others.iter().map(|one| {
+            let stats = &one.stats;
+            if stats.devices.is_empty() {
+                // It has nothing, or nothing is known of it yet.
+                return stats.process.as_ref().and_then(of_process);
+            }
+            stats.devices.iter().map(of_device).sum::<Option<u64>>()
+        });
         let sum: Option<u64> = each.sum();
         let labels = vec![("pid", OTHER.to_owned())];
         out.put(family, labels, number(sum));
@@ -670,6 +684,23 @@ mod tests {
             &limits,
         );
         assert_eq!(samples(&metrics, "memscope_reserved_bytes").len(), 10);
+        // So it is where nothing is known of a process yet, not even its devices; one that has nothing adds nothing.
+        let with = |reserved: Option<u64>| {
+            let mut one = of(21, None);
+            one.stats.devices.clear();
+            if let Some(process) = &mut one.stats.process {
+                process.reserved_bytes = reserved;
+            }
+            let mut all: Vec<_> = (1..=20).map(|pid| of(pid, Some(10))).collect();
+            all.push(one);
+            let taken = Taken {
+                processes: all,
+                ..Taken::default()
+            };
+            let metrics = fold(&taken, &limits);
+            samples(&metrics, "memscope_reserved_bytes").len()
+        };
+        assert_eq!((with(None), with(Some(0))), (10, 11));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use memscope_ledger::Ledger;
 use memscope_ledger::event::{Event, ProcessHandle};
 use memscope_ledger::report::{AsOf, Baseline, SnapshotReport};
 
@@ -44,20 +45,25 @@ impl Keeper {
 
     fn take_due(&mut self, as_of: AsOf) {
         let due = std::mem::take(&mut self.due);
-        let Some(taking) = &self.taking else {
+        let Some(taking) = &mut self.taking else {
             return;
         };
         // Several triggers may need the same picture.
         let mut made: Option<(ProcessHandle, Arc<SnapshotReport>)> = None;
         for firing in due {
             if firing.paused.is_some() {
-                taking
-                    .writer
-                    .paused(&firing, &self.name(firing.process), taking.pause_ns);
+                taking.writer.paused(
+                    &firing,
+                    &name(&self.ledger, firing.process),
+                    taking.pause_ns,
+                );
                 continue;
             }
             if !taking.writer.has_room() {
-                taking.writer.busy(&firing, &self.name(firing.process));
+                taking.triggers.not_taken(&firing);
+                taking
+                    .writer
+                    .busy(&firing, &name(&self.ledger, firing.process));
                 continue;
             }
             let report = match &made {
@@ -86,13 +92,6 @@ impl Keeper {
         }
     }
 
-    fn name(&self, process: ProcessHandle) -> String {
-        match self.ledger.summary(process) {
-            Some(summary) => format!("process {} ({})", summary.facts.pid, summary.facts.comm),
-            None => "a process".to_owned(),
-        }
-    }
-
     /// Ends the triggers of processes that ended while they were not traced.
     pub(super) fn end_triggers(&mut self) {
         let Some(taking) = &mut self.taking else {
@@ -104,5 +103,12 @@ impl Keeper {
                 taking.triggers.end(pid, start);
             }
         }
+    }
+}
+
+fn name(ledger: &Ledger, process: ProcessHandle) -> String {
+    match ledger.summary(process) {
+        Some(summary) => format!("process {} ({})", summary.facts.pid, summary.facts.comm),
+        None => "a process".to_owned(),
     }
 }

@@ -58,6 +58,13 @@ impl Slot {
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).handle) }.load(Ordering::Acquire)
     }
 
+    /// Whether the programs send the process's records.
+    pub fn is_live(&self) -> bool {
+        // SAFETY: the field is an aligned u32 in the shared mapping.
+        let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) };
+        flags.load(Ordering::Acquire) & PROCESS_LIVE != 0
+    }
+
     /// Replaces all flags of the process.
     pub fn set_flags(&self, flags: u32) {
         // SAFETY: the field is an aligned u32 in the shared mapping.

@@ -100,14 +100,22 @@ impl Store {
 
     fn recover(&mut self) -> io::Result<()> {
         self.make_directory()?;
+        // What cannot be read or removed does not keep the others from being taken over: their numbers are not given again.
+        let mut result = Ok(());
         for entry in fs::read_dir(&self.dir)?.flatten() {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
             if name.ends_with(PART) {
-                fs::remove_file(entry.path())?;
+                result = result.and(fs::remove_file(entry.path()));
             } else if name.ends_with(ABOUT) {
-                let text = fs::read(entry.path())?;
+                let text = match fs::read(entry.path()) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        result = result.and(Err(error));
+                        continue;
+                    }
+                };
                 match serde_json::from_slice::<About>(&text) {
                     Ok(about) if is_plain(&about.file) => self.kept.push(about),
                     // Not ours, or of a version with another form: it is left alone.
@@ -131,7 +139,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        result
     }
 
     fn bytes(&self) -> u64 {

@@ -182,6 +182,23 @@ fn a_name_that_leads_elsewhere_is_not_followed() {
     assert_eq!(numbers(&mut opened(dir.path(), LIMITS)), [0; 0]);
 }
 
+/// One that cannot be read is no reason to give the others' numbers again.
+#[test]
+fn what_cannot_be_read_leaves_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path(), LIMITS);
+    for pid in 7..10 {
+        keep(&mut store, pid, 10).unwrap();
+    }
+    let folder = dir.path().join("snapshots");
+    fs::create_dir(folder.join("000000.about.json")).unwrap();
+    fs::create_dir(folder.join("x.part")).unwrap();
+    let (mut store, result) = Store::open(folder, LIMITS);
+    assert!(result.is_err());
+    assert_eq!(numbers(&mut store), [1, 2, 3]);
+    assert_eq!(store.next_number(), 4);
+}
+
 #[test]
 fn a_place_that_cannot_be_written_is_said() {
     let dir = tempfile::tempdir().unwrap();

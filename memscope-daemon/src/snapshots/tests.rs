@@ -89,6 +89,7 @@ fn firing(trigger: u64, when: &str) -> Firing {
         reason: "it rose".into(),
         paused: None,
         paused_before: 3,
+        last_before_ns: None,
     }
 }
 

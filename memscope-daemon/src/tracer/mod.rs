@@ -644,9 +644,11 @@ impl Tracer {
     /// Detaches everything, and removes what would outlive the daemon. Rules stay written down: they are in force again at the next
     /// start, also after a reboot.
     fn end_everything(&mut self) {
+        // Written down first: on older kernels the probes take long to remove, and whoever stopped memscoped may kill it meanwhile.
+        self.keeping.stopped = true;
+        self.save();
         self.detach_everything();
         self.kernel.remove_pins();
-        self.keeping.stopped = true;
         self.save();
     }
 

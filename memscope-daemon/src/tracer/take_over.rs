@@ -29,7 +29,7 @@ enum Found {
     /// It runs, and its probes are there.
     Traced,
     Ended,
-    /// It runs, and its probes are gone.
+    /// It runs, and its probes are gone, or send nothing.
     Unprobed,
 }
 
@@ -146,7 +146,10 @@ impl Tracer {
         }
         let handle = ProcessHandle(process.handle);
         let slot = self.kernel.taken_over(pid);
-        let slot = slot.filter(|slot| ring_position.is_some() && slot.handle() == handle.0);
+        // A daemon that was killed while it removed probes had told the programs before to send nothing more, nor to count what is
+        // missing.
+        let slot = slot
+            .filter(|slot| ring_position.is_some() && slot.handle() == handle.0 && slot.is_live());
         let (Some(slot), Some(pins)) = (slot, self.kernel.pins().cloned()) else {
             return Found::Unprobed;
         };

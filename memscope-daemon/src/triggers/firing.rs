@@ -21,4 +21,6 @@ pub struct Firing {
     pub paused: Option<u64>,
     /// How often that happened before this firing, since the snapshot before.
     pub paused_before: u64,
+    /// When this trigger last had a snapshot taken in this process before, nanoseconds of boot time.
+    pub last_before_ns: Option<u64>,
 }

@@ -385,6 +385,8 @@ impl Triggers {
             }
             None => {
                 for gauge in ledger.gauges(event.process) {
+                    // A call of another thread says nothing of the block for which a segment was made.
+                    let exact = exact && !process.waits_for_block(gauge.device);
                     process.look(gauge, event.time_ns, exact, ledger, due);
                 }
             }
@@ -401,6 +403,13 @@ impl Triggers {
             process.out_of_memory(size, ledger, due);
         }
         self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
+    }
+
+    /// No snapshot was taken for this firing, as there was no room. So its trigger does not rest: it would miss what comes next.
+    pub fn not_taken(&mut self, firing: &Firing) {
+        if let Some(process) = self.processes.get_mut(&firing.process) {
+            process.not_taken(firing);
+        }
     }
 
     /// Whether there is anything to check from time to time.

@@ -206,6 +206,12 @@ impl ProcessTriggers {
         }
     }
 
+    /// Whether the levels of a device changed by a segment, and the event of the block that it was made for has not come.
+    pub(super) fn waits_for_block(&self, device: i32) -> bool {
+        let mut levels = self.devices.iter();
+        levels.any(|levels| levels.device == device && levels.inexact_since.is_some())
+    }
+
     /// Takes in a fall of reserved bytes at once: only a rise has to wait for the event of its block.
     fn note_fall(&mut self, now: &Levels) {
         let Some(reserved) = now.reserved else {
@@ -357,8 +363,20 @@ impl ProcessTriggers {
             watch.paused += 1;
             firing.paused = Some(watch.paused);
         } else {
-            watch.last_ns = Some(now_ns);
+            firing.last_before_ns = watch.last_ns.replace(now_ns);
             firing.paused_before = std::mem::take(&mut watch.paused);
+        }
+    }
+
+    /// Takes back that a trigger rests, since no snapshot was taken for this firing.
+    pub(super) fn not_taken(&mut self, firing: &Firing) {
+        let watch = self
+            .watches
+            .iter_mut()
+            .find(|watch| watch.trigger == firing.trigger);
+        if let Some(watch) = watch {
+            watch.last_ns = firing.last_before_ns;
+            watch.paused += firing.paused_before;
         }
     }
 }
@@ -458,6 +476,7 @@ impl Watch {
             reason,
             paused: None,
             paused_before: 0,
+            last_before_ns: None,
         }
     }
 }

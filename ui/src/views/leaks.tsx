@@ -39,6 +39,12 @@ function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): b
   return a != null && b != null && a.file === b.file && a.line === b.line && a.name === b.name;
 }
 
+/** Whether a group is of a line that is not known: both have the same stack or, without stacks, the same size. */
+function isOf(group: LeakGroup, line: LeakLine): boolean {
+  if (line.stack != null || group.stack != null) return line.stack === group.stack;
+  return group.size_bytes === line.largest_bytes;
+}
+
 function Evidence({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const subject = `${id} ${node}`;
@@ -99,7 +105,7 @@ function Evidence({ id }: { id: number }): JSX.Element {
           groups={answer!.groups.filter(
             (group) =>
               group.verdict === "growing" &&
-              (line.line ? same(group.line, line.line) : !group.line && group.size_bytes === line.largest_bytes),
+              (line.line ? same(group.line, line.line) : !group.line && isOf(group, line)),
           )}
         />
       ))}

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::setup::tool::Version;
@@ -34,6 +35,10 @@ type Parts<'a> = BTreeMap<&'a str, String>;
 /// The oldest kernel that memscoped starts on.
 const OLDEST: Version = Version(5, 15);
 
+/// So many instructions a kernel's verifier may follow in one of our programs. It refuses a program in which it had to
+/// follow a million; the rest is room for the verifiers of kernels that are not booted, which follow more or fewer.
+const FOLLOWED: u64 = 750_000;
+
 /// What came of it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -57,6 +62,9 @@ pub fn judge(said: &str, alloc: &str) -> Result<(String, Outcome)> {
         let sentence = refused(&parts, release, &mut wrong)?;
         Outcome::Refused { sentence }
     } else {
+        if let Err(error) = verified(&parts, &mut wrong) {
+            wrong.push(format!("{error:#}"));
+        }
         for program in &PROGRAMS {
             if let Err(error) = one(&parts, program, alloc, &mut wrong) {
                 wrong.push(format!("{}: {error:#}", program.name));
@@ -98,6 +106,35 @@ fn refused(parts: &Parts<'_>, release: &str, wrong: &mut Vec<String>) -> Result<
         ));
     }
     Ok(sentence.to_owned())
+}
+
+/// Judges how much the verifier had to do for each program.
+fn verified(parts: &Parts<'_>, wrong: &mut Vec<String>) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Verified {
+        program: String,
+        verified: u64,
+    }
+    let lines = part(parts, "verified")?.lines().enumerate();
+    for (place, line) in lines {
+        let one: Verified =
+            serde_json::from_str(line).with_context(|| format!("verified: {line}"))?;
+        let said = format!(
+            "the verifier followed {} instructions of {}",
+            one.verified, one.program
+        );
+        if one.verified > FOLLOWED {
+            wrong.push(format!(
+                "{said}; it may be {FOLLOWED}, and it refuses 1,000,000"
+            ));
+        } else if place < 3 {
+            println!("vm: {said}");
+        }
+    }
+    if part(parts, "verified")?.trim().is_empty() {
+        wrong.push("nothing was said of what the verifier followed".to_owned());
+    }
+    Ok(())
 }
 
 /// What the kernel held at a moment.
@@ -250,6 +287,8 @@ mod tests {
 
     const HELD: &str = r#"{"programs":19,"links":3}"#;
 
+    const VERIFIED: &str = r#"{"program":"call_return","verified":300000}"#;
+
     fn machine(bytes: u64, stack: &str) -> String {
         let device = format!(
             r#"{{"alloc_count":3,"free_count":1,"live_blocks":2,"allocated_bytes":{bytes}}}"#
@@ -257,8 +296,9 @@ mod tests {
         let stats = format!(
             r#"{{"devices":[{device}],"failures":[{{"function":"f","count":1}}],"lost_records":0,"process":{{"state":"detached"}}}}"#
         );
-        let mut all =
-            format!("boot\n## machine\nLinux 6.1.0-50-amd64 x86_64\n## held ready\n{HELD}\n");
+        let mut all = format!(
+            "boot\n## machine\nLinux 6.1.0-50-amd64 x86_64\n## held ready\n{HELD}\n## verified\n{VERIFIED}\n"
+        );
         for name in ["c", "python"] {
             all.push_str(&format!(
                 "## {name} stats\n{stats}\n## {name} after\n{stats}\n"
@@ -299,6 +339,10 @@ mod tests {
             "held c detached\n{\"links\":4}",
         );
         assert!(wrong(&left).contains("c detached"));
+        let long = wrong(&machine(96, STACKS).replace("300000", "900000"));
+        assert!(long.contains("followed 900000 instructions of call_return"));
+        let unsaid = wrong(&machine(96, STACKS).replace(VERIFIED, ""));
+        assert!(unsaid.contains("nothing was said"));
         assert!(judge("## c said\n", "f").is_err());
         assert!(judge("## end\n", "f").is_err());
     }

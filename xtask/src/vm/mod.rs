@@ -99,6 +99,27 @@ pub struct Options {
     /// Memory of the machine in MiB
     #[arg(long, default_value_t = 2048)]
     pub memory: u32,
+
+    /// Where memscoped and memscope-ctl are, if they are built already.
+    #[arg(skip)]
+    pub programs: Option<PathBuf>,
+}
+
+/// What `cargo xtask test` boots: the oldest kernel that memscoped starts on and Debian has. Its verifier is the strictest,
+/// while the other tests run on the kernel of the machine that they are on. `programs` is the folder of programs that
+/// were built for the tests.
+pub fn oldest(programs: PathBuf) -> Result<()> {
+    run(&Options {
+        arch: X86_64.name.to_owned(),
+        kernels: vec![kernels::SUITES[1].to_owned()],
+        kernel: None,
+        device: DEVICES[0].name.to_owned(),
+        write: false,
+        deadline: 900,
+        processors: 2,
+        memory: 2048,
+        programs: Some(programs),
+    })
 }
 
 /// Packages that the programs need (what these depend on is fetched, too), and the package of a shell.
@@ -122,7 +143,10 @@ pub fn run(options: &Options) -> Result<()> {
         );
     }
     let folder = folder(architecture);
-    let programs = architecture.build()?;
+    let programs = match &options.programs {
+        Some(folder) => folder.clone(),
+        None => architecture.build()?,
+    };
     let image = make(architecture, &folder, &programs, device)?;
     let boot = |kernel: &Path| {
         let said = machine::boot(&machine::Machine {

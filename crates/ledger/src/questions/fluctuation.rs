@@ -196,10 +196,12 @@ fn level(process: &Process, row: &Device) -> DeviceLevel {
             (Some(level), driver.alloc_count, driver.free_count)
         }
         Source::Pool => {
-            let allocated = process.allocated_bytes(row);
-            let level = allocated.map(|allocated| Level {
+            let known = process
+                .allocated_bytes(row)
+                .zip(process.reserved_bytes(row));
+            let level = known.map(|(allocated, reserved)| Level {
                 allocated,
-                reserved: process.reserved_bytes(row).unwrap_or(allocated),
+                reserved,
             });
             (level, row.pool.alloc_count, row.pool.free_count)
         }

@@ -395,7 +395,10 @@ fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
                     p95: at(0.95),
                 })
             };
-            let floors: Vec<u64> = rows.iter().map(|row| row.min_allocated_bytes).collect();
+            let floors: Vec<(u64, u64)> = rows
+                .iter()
+                .map(|row| (row.step, row.min_allocated_bytes))
+                .collect();
             Some(StepDevice {
                 device: first.device,
                 source: first.source,
@@ -412,10 +415,15 @@ fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
         .collect()
 }
 
-/// The median slope of the floors of the last 512 steps at most, in bytes per step.
-fn floor_slope(floors: &[u64]) -> f64 {
+/// The median slope of the last 512 floors at most, in bytes per step. Each is the number of a step and its floor: of steps in
+/// which nothing happened on the device there are none.
+fn floor_slope(floors: &[(u64, u64)]) -> f64 {
     let recent = floors
         .get(floors.len().saturating_sub(512)..)
         .unwrap_or_default();
-    slope::of_row(recent.iter().map(|floor| *floor as f64))
+    let points: Vec<(f64, f64)> = recent
+        .iter()
+        .map(|(step, floor)| (*step as f64, *floor as f64))
+        .collect();
+    slope::median(&slope::slopes(&points))
 }

@@ -260,8 +260,14 @@ impl Process {
             Body::Trace(_) | Body::Report(_) | Body::Call(_) | Body::Held(_) | Body::Workspace(_)
         );
         if brings_memory {
+            let is_pool = self.source() == Source::Pool;
             for row in self.devices.iter_mut() {
                 row.note_peak(event);
+                let held = row.driver.held().bytes;
+                let of_driver = !is_pool || row.ordinal.is_none();
+                if of_driver && held == row.driver.peak_bytes {
+                    self.stacks.level(row.ordinal, held, true);
+                }
             }
         }
     }

@@ -143,6 +143,9 @@ pub(crate) struct Sums {
 struct Peak {
     bytes: u64,
     number: u64,
+    /// Whether these are the bytes of driver allocations, as long as there is no pool.
+    #[serde(default)]
+    of_driver: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -488,9 +491,14 @@ impl Stacks {
         }
     }
 
-    /// Takes the device's bytes after an event; if they are more than ever before, a new peak begins.
-    pub(crate) fn level(&mut self, device: Option<i32>, bytes: u64) {
+    /// Takes the device's bytes after an event: those of the pool's blocks or, without a pool, of the driver's allocations. If they
+    /// are more than ever before, a new peak begins.
+    pub(crate) fn level(&mut self, device: Option<i32>, bytes: u64, of_driver: bool) {
         let peak = self.peaks.entry(device).or_default();
+        if peak.of_driver != of_driver {
+            // A pool has come. What it holds is not compared with what was held before there was one.
+            (peak.bytes, peak.of_driver) = (0, of_driver);
+        }
         if bytes > peak.bytes {
             peak.bytes = bytes;
             peak.number += 1;

@@ -3,6 +3,7 @@
 //! Owns: the search for the shortest period of a sequence's end, and the pattern of allocations by which a loop is
 //! recognised that calls nothing with a name (inference, for example). Refuses: time.
 
+use crate::config::table_bytes;
 use crate::fast_hash::FastMap;
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,12 @@ impl Pattern {
         }
         self.anchor
             .is_some_and(|anchor| anchor.token == token || anchor.token == in_context)
+    }
+
+    /// Estimate of the bytes that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.recent.capacity() * size_of::<Token>()) as u64
+            + table_bytes::<(Token, (u64, u64))>(self.counts.capacity())
     }
 
     /// How many cycles have begun since the first one, and how many allocations are in one; `None`: no pattern.

@@ -308,7 +308,7 @@ impl Steps {
             .back()
             .map_or(0, |row| size_of_val(&row.devices[..]));
         let rows = self.rows.capacity() * size_of::<Row>() + self.rows.len() * levels;
-        rows as u64 + self.survivors.bytes()
+        rows as u64 + self.survivors.bytes() + self.pattern.bytes()
     }
 
     /// A step ends: keeps its levels as a row.

@@ -328,6 +328,7 @@ pub fn group() -> v1::LeakGroup {
         freed_count: 3,
         freed_longest_steps: 2,
         beside: false,
+        stack: None,
         frames: vec![line()],
         line: Some(line()),
         reason: "The floor rose in 38 of 40 intervals.".into(),

@@ -337,6 +337,7 @@ impl View<'_> {
             group: shown,
             space: group.key.space,
             verdict: judged.verdict,
+            sizes: [group.key.size; 2],
             exact: Some(member.place),
             class: Some(group.class as usize),
             stack: Some(group.key.stack),
@@ -355,6 +356,7 @@ pub(super) fn units(group: &Group) -> u32 {
 fn what(group: &Group) -> What {
     What {
         device: group.key.device,
+        space: group.key.space,
         bytes: group.key.size as f64,
         amount: Amount::Blocks,
     }

@@ -27,6 +27,8 @@ pub(super) struct Item {
 pub(super) struct Tally {
     pub(super) count: u64,
     pub(super) bytes: u64,
+    /// Bytes of the smallest and of the largest of them.
+    pub(super) sizes: [u64; 2],
     pub(super) oldest_ns: u64,
     pub(super) newest_ns: u64,
     /// Boot time of the allocation and address of the oldest blocks, oldest first.
@@ -38,7 +40,10 @@ impl Tally {
         if self.count == 0 {
             self.oldest_ns = item.born_ns;
             self.newest_ns = item.born_ns;
+            self.sizes = [item.size; 2];
         }
+        let [smallest, largest] = self.sizes;
+        self.sizes = [smallest.min(item.size), largest.max(item.size)];
         self.count += 1;
         self.bytes = self.bytes.saturating_add(item.size);
         self.oldest_ns = self.oldest_ns.min(item.born_ns);

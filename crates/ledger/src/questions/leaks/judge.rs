@@ -8,7 +8,7 @@ use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::growth::group::UNIT;
 use crate::growth::trend::{self, Scale};
 use crate::growth::verdict;
-use crate::report::{StepSource, Verdict};
+use crate::report::{Space, StepSource, Verdict};
 use crate::state::process::Process;
 use memscope_proto::v1;
 
@@ -50,6 +50,8 @@ pub(super) enum Amount {
 /// What a row of floors is about.
 pub(super) struct What {
     pub(super) device: Option<i32>,
+    /// Kind of memory.
+    pub(super) space: Space,
     /// Bytes of each of its blocks or units.
     pub(super) bytes: f64,
     pub(super) amount: Amount,
@@ -327,7 +329,7 @@ impl<'a> Judge<'a> {
         let per_step = judged.slope.map(|slope| slope / steps);
         let [_, middle, _] = per_step;
         if judged.verdict == Verdict::Undecided
-            && self.is_full_within(what.device, middle * what.bytes, axis.sure_after)
+            && self.is_full_within(what, middle * what.bytes, axis.sure_after)
         {
             judged = trend::judge(
                 row,
@@ -373,10 +375,13 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether a growth of this rate fills the device within `steps` steps, before it would be called a leak.
-    fn is_full_within(&self, device: Option<i32>, bytes_per_step: f64, steps: u64) -> bool {
+    fn is_full_within(&self, what: &What, bytes_per_step: f64, steps: u64) -> bool {
+        if what.space == Space::Host {
+            return false;
+        }
         let rows = self.process.devices.iter();
         let mut free = rows
-            .filter(|row| row.ordinal == device)
+            .filter(|row| row.ordinal == what.device)
             .filter_map(|row| row.free_at(self.now));
         let growth = bytes_per_step * steps as f64;
         growth > 0.0 && free.any(|free| (free as f64) < growth)

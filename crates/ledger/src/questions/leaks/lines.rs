@@ -242,8 +242,13 @@ impl Fold {
         let (group, stack) = (&shown.group, shown.stack);
         let line = &mut self.line;
         line.groups += 1;
-        line.smallest_bytes = line.smallest_bytes.min(group.size_bytes);
-        line.largest_bytes = line.largest_bytes.max(group.size_bytes);
+        // What has neither line nor stack is known again by its size.
+        let [smallest, largest] = match (&line.line, line.stack) {
+            (None, None) => [group.size_bytes; 2],
+            _ => shown.sizes,
+        };
+        line.smallest_bytes = line.smallest_bytes.min(smallest);
+        line.largest_bytes = line.largest_bytes.max(largest);
         line.live_count = line.live_count.saturating_add(group.live_count);
         line.live_bytes = line.live_bytes.saturating_add(group.live_bytes);
         line.oldest_age_ns = line.oldest_age_ns.max(group.oldest_age_ns);
@@ -344,6 +349,7 @@ mod tests {
         Shown {
             space: Space::Pool,
             verdict,
+            sizes: [size; 2],
             group: LeakGroup {
                 device: Some(0),
                 source: v1::Source::Pool.into(),
@@ -474,6 +480,7 @@ mod tests {
     #[test]
     fn blocks_of_several_sizes_whose_line_is_not_known_are_told_by_their_stack() {
         let of = |stack, mean| Shown {
+            sizes: [mean / 2, mean * 2],
             class: None,
             ..shown(stack, mean, 10, Verdict::Growing)
         };
@@ -489,6 +496,12 @@ mod tests {
             .map(|line| (line.stack, line.line.is_some()))
             .collect();
         told.sort_unstable();
+        let mut sizes: Vec<[u64; 2]> = lines
+            .iter()
+            .map(|line| [line.smallest_bytes, line.largest_bytes])
+            .collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [[256, 1024], [256, 1024], [256, 1024], [512, 512]]);
         let expected = [
             (None, false),
             (None, true),

@@ -19,7 +19,7 @@ use super::affects::Answer;
 use super::question::{OfOne, One, answer};
 use super::steps;
 use crate::fast_hash::{FastMap, FastSet};
-use crate::report::Verdict;
+use crate::report::{Space, Verdict};
 use crate::state::process::Process;
 use judge::{Judge, step_axis};
 use memscope_proto::v1;
@@ -162,7 +162,8 @@ fn seconds_to_full(process: &Process, groups: &[Shown], now: u64) -> Option<f64>
     let mut rates: FastMap<Option<i32>, f64> = FastMap::default();
     for shown in groups {
         let group = &shown.group;
-        if shown.verdict != Verdict::Growing {
+        // Memory of the host fills no device.
+        if shown.verdict != Verdict::Growing || shown.space == Space::Host {
             continue;
         }
         *rates.entry(group.device).or_default() += group.growth_bytes_per_s;

@@ -35,6 +35,7 @@ pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
     let exact = groups.groups().map(|(_, group)| Candidate {
         what: What {
             device: group.key.device,
+            space: group.key.space,
             bytes: group.key.size as f64,
             amount: Amount::Blocks,
         },
@@ -55,6 +56,7 @@ pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
         .map(|(_, all)| Candidate {
             what: What {
                 device: all.key.device,
+                space: all.key.space,
                 bytes: UNIT as f64,
                 amount: Amount::Units,
             },

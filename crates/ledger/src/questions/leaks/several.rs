@@ -80,6 +80,7 @@ impl View<'_> {
         for (((number, all), rest), share) in candidates.into_iter().zip(rests).zip(shares) {
             let what = What {
                 device: all.key.device,
+                space: all.key.space,
                 bytes: UNIT as f64,
                 amount: Amount::Units,
             };
@@ -158,6 +159,7 @@ impl View<'_> {
             device: key.device,
             source: v1::Source::from(key.space).into(),
             size_bytes: mean,
+            stack: Some(key.stack),
             growth_count: 0,
             ..self.group(&tally, &judged, growth_bytes, UNIT as f64)
         };
@@ -166,6 +168,7 @@ impl View<'_> {
             group,
             space: key.space,
             verdict: judged.verdict,
+            sizes: tally.sizes,
             exact: None,
             class: None,
             stack: Some(key.stack),
@@ -258,6 +261,7 @@ impl View<'_> {
             }
             let what = What {
                 device: class.key.device,
+                space: class.key.space,
                 bytes: bound as f64,
                 amount: Amount::Blocks,
             };
@@ -289,6 +293,7 @@ impl View<'_> {
                 group,
                 space: class.key.space,
                 verdict: judged.verdict,
+                sizes: tally.sizes,
                 exact: None,
                 class: Some(number),
                 stack,

@@ -31,6 +31,8 @@ pub(super) struct Shown {
     pub(super) group: LeakGroup,
     pub(super) space: Space,
     pub(super) verdict: Verdict,
+    /// Bytes of the smallest and of the largest of its live blocks.
+    pub(super) sizes: [u64; 2],
     /// Number of the group, if its blocks have one exact size.
     pub(super) exact: Option<usize>,
     /// Number of its class of sizes; `None` if it has the blocks of all sizes of a stack.

@@ -502,7 +502,7 @@ impl Pool {
             row.rooms.taken(addr, block.rounded);
         }
         if let Some(allocated) = scene.devices.pool(device).totals.allocated() {
-            scene.stacks.level(Some(device), allocated);
+            scene.stacks.level(Some(device), allocated, false);
         }
     }
 

@@ -24,11 +24,15 @@ pub(in crate::commands::top) fn find<'a>(
 
 fn groups<'a>(answer: &'a v1::LeaksResponse, line: &v1::LeakLine) -> Vec<&'a v1::LeakGroup> {
     let is_of = |group: &&v1::LeakGroup| {
-        let is_size = (line.smallest_bytes..=line.largest_bytes).contains(&group.size_bytes);
+        let is_same = match line.stack {
+            _ if line.line.is_some() => true,
+            Some(_) => group.stack == line.stack,
+            None => group.stack.is_none() && group.size_bytes == line.largest_bytes,
+        };
         group.line == line.line
             && group.device == line.device
             && group.source == line.source
-            && (line.line.is_some() || is_size)
+            && is_same
     };
     answer.groups.iter().filter(is_of).collect()
 }

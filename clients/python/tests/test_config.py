@@ -49,8 +49,24 @@ class Meanings(Recorded):
                 memscope.config(**said)
                 self.assertEqual(arguments(), "--level trace --accesses")
                 # What is said of something else leaves it.
-                memscope.config(level="blocks", analysis="oom")
-                self.assertEqual(arguments(), "--level blocks --accesses")
+                memscope.config(level="blocks", call_stack="none")
+                self.assertEqual(arguments(), "--level blocks --stacks none --accesses")
+
+    def test_accesses_are_taken_back(self):
+        """By the word that asked for them, each by itself."""
+        memscope.config(analysis="inefficient")
+        memscope.config(analysis="none")
+        self.assertEqual(arguments(), "--level trace")
+        memscope.config(events="access")
+        memscope.config(events="alloc,free")
+        self.assertEqual(arguments(), "--level trace")
+        memscope.config(events="launch", analysis="inefficient")
+        memscope.config(analysis="leaks")
+        self.assertEqual(arguments(), "--level trace --accesses")
+        memscope.config(analysis="inefficient", events="free")
+        self.assertEqual(arguments(), "--level trace --accesses")
+        memscope.config(analysis="oom")
+        self.assertEqual(arguments(), "--level trace")
 
     def test_what_is_watched(self):
         for value, means in {

@@ -39,8 +39,9 @@ class Wishes:
     stack_depth: int | None = None
     output_path: str | None = None
     format: str | None = None
-    #: Operators and the memory that they use are followed as well.
-    accesses: bool = False
+    #: Operators and the memory that they use are followed as well: what `events` says of it, and what `analysis` says.
+    accesses_by_events: bool = False
+    accesses_by_analysis: bool = False
     #: The operators between which an output is watched.
     watch: Between | None = None
 
@@ -51,7 +52,7 @@ class Wishes:
             arguments += ["--stacks", self.stacks]
         if self.stack_depth is not None:
             arguments += ["--stack-depth", str(self.stack_depth)]
-        if self.accesses:
+        if self.accesses_by_events or self.accesses_by_analysis:
             arguments.append("--accesses")
         return arguments
 
@@ -114,7 +115,7 @@ def _events(wishes: Wishes, value: str) -> Wishes:
             )
         if word not in ("alloc", "free", "launch", "access"):
             raise _bad("events", value, "alloc, free (each implies the other), launch, access (likewise)")
-    return replace(wishes, accesses=wishes.accesses or "launch" in words or "access" in words)
+    return replace(wishes, accesses_by_events="launch" in words or "access" in words)
 
 
 def _call_stack(wishes: Wishes, value: str) -> Wishes:
@@ -159,7 +160,7 @@ def _analysis(wishes: Wishes, value: str) -> Wishes:
             raise _bad(
                 "analysis", value, "leaks, oom (of both, memscope always knows), inefficient, none"
             )
-    return replace(wishes, accesses=wishes.accesses or "inefficient" in _words("analysis", value))
+    return replace(wishes, accesses_by_analysis="inefficient" in _words("analysis", value))
 
 
 def _watch(wishes: Wishes, value: str) -> Wishes:
@@ -240,6 +241,7 @@ def config(**wanted: str) -> None:
     * ``analysis``: ``inefficient`` follows the operators and the memory that they use as well, which is slow
       (``memscope-ctl attach --accesses``); ``leaks``, ``oom``, ``none`` say what memscope does anyway.
     * ``events``: ``launch``, ``access`` do the same as ``inefficient``; ``alloc,free`` is what memscope does anyway.
+      What a later call says of ``analysis`` or ``events`` takes the place of what an earlier one said of the same.
     * ``watch``: ``start[:output],end[,full-content]`` watches the contents of an output of the operator ``start`` until
       the operator ``end`` has run, from `start` on (`memscope.watcher`); once in a process.
     * ``device``: ``npu``, which means all devices of the process, as if nothing is said.

@@ -571,6 +571,46 @@ fn the_magic_in_a_kernel() {
     assert!(text(15).contains("is not traced"), "{}", text(15));
 }
 
+/// At level `read`, each question reads the pool: what is there is found, and nothing is seen to come or to go.
+#[test]
+fn a_cell_whose_memory_is_found_by_a_reading() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let file = folder.path().join("cells");
+    let cells = r#"import torch, memscope
+memscope.config(level="read")
+%load_ext memscope
+a = torch.empty(1000000, device="cuda")
+#---
+%%memscope
+b = torch.empty(3000000, device="cuda")
+#---
+%%memscope
+del b
+"#;
+    std::fs::write(&file, cells).unwrap();
+    let cells = executed(&daemon, &file);
+    let (found, gone) = (text(&cells[1]), text(&cells[2]));
+    for told in [
+        "device 0: 4,000,256 bytes before, 16,000,512 after (+12,000,256)",
+        "12,000,256 bytes were found that nobody saw come: they are in left_bytes only",
+    ] {
+        assert!(found.contains(told), "{found}");
+    }
+    assert!(gone.contains("(-12,000,256)"), "{gone}");
+    assert!(!gone.contains("were found"), "{gone}");
+    for (said, numbers) in [
+        (&found, ["0", "0", "0", "12,000,256"]),
+        (&gone, ["0", "0", "12,000,256", "-12,000,256"]),
+    ] {
+        let has = said.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.windows(4).any(|window| window == numbers)
+        });
+        assert!(has, "no {numbers:?} in {said}");
+    }
+}
+
 #[test]
 fn the_example_notebook() {
     let daemon = Daemon::start();

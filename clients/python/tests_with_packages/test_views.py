@@ -65,6 +65,76 @@ class Cells(unittest.TestCase):
         self.assertEqual(omitted, 0)
         self.assertEqual(found, {(None, (("f", "cell.py", 2),), None): (7, 2, 8, 3, 0)})
 
+    def measured(self, before, after):
+        """The rows of a cell's table, by place, and what is said beside it. The stacks are as daemons tell of them: for each what came since
+        the attach, what lives, and how many blocks these are; `None` for one that does not fit into the answer."""
+
+        class Daemon:
+            path = ""
+
+            def __init__(self):
+                self.stacks_now = before
+
+            def stacks(self, pid, view, by):
+                strings, rows, omitted = ["f"], [], 0
+                for name, numbers in self.stacks_now.items():
+                    came, came_count, lives, lives_count = numbers or (1, 1, 1, 1)
+                    if not (came if view.metric == v1.STACK_METRIC_ALLOCATED else lives):
+                        continue
+                    if numbers is None:
+                        omitted += 1
+                        continue
+                    strings.append(name)
+                    allocated = v1.Amount(bytes=came, count=came_count)
+                    amounts = v1.StackAmounts(allocated=allocated, live=v1.Amount(bytes=lives, count=lives_count))
+                    rows.append(v1.StackRow(device=0, frames=[len(strings) - 2], amounts=amounts))
+                frames_told = [v1.StackFrame(name=0, file=at, line=3) for at in range(1, len(strings))]
+                return v1.StacksResponse(strings=strings, frames=frames_told, rows=rows, omitted=omitted)
+
+            def stats(self, pid):
+                return v1.StatsResponse(level=v1.LEVEL_READ)
+
+            def mark(self, pid, name):
+                return v1.MarkResponse()
+
+        daemon = Daemon()
+        held = mock.Mock(daemon=daemon)
+        with mock.patch.object(_cell, "_Peaks") as peaks:
+            peaks.return_value.largest, peaks.return_value.missed = {}, 0
+            cell = _cell.Measured(held, 7)
+            daemon.stacks_now = after
+            view = cell.end("cell 1", "cell.py", lambda line: f"line {line}")
+        rows = {row["place"] or row["line"]: row for row in view.table.to_pylist()}
+        columns = ("came_bytes", "came_count", "went_bytes", "went_count", "left_bytes")
+        # All that shows it copes with what it has.
+        self.assertIsNotNone(view.plot())
+        return {place: tuple(row[column] for column in columns) for place, row in rows.items()}, " ".join(view.summary)
+
+    def test_what_a_reading_found_was_not_seen_to_come_and_did_not_go(self):
+        """At level `read` nothing is seen to come, nor is what a baseline brings, nor what came while records were lost."""
+        before = {"cell.py": (0, 0, 8, 1), "earlier.py": (5, 1, 5, 1), "gone.py": (0, 0, 4, 1)}
+        after = {"cell.py": (0, 0, 20, 3), "earlier.py": (9, 2, 29, 4), "new.py": (0, 0, 6, 2)}
+        rows, summary = self.measured(before, after)
+        self.assertEqual(
+            rows,
+            {
+                3: (0, 0, 0, 0, 12),
+                "f earlier.py:3": (4, 1, 0, 0, 24),
+                "f gone.py:3": (0, 0, 4, 1, -4),
+                "f new.py:3": (0, 0, 0, 0, 6),
+            },
+        )
+        self.assertIn("38 bytes were found that nobody saw come: they are in left_bytes only", summary)
+        self.assertNotIn("left out", summary)
+
+    def test_a_stack_that_the_second_answer_has_no_room_for(self):
+        before = {"cell.py": (8, 1, 8, 1), "pushed.py": (90, 9, 10, 1), "read.py": (0, 0, 3, 1)}
+        after = {"cell.py": (18, 2, 8, 1), "pushed.py": None, "read.py": None}
+        rows, summary = self.measured(before, after)
+        self.assertEqual(rows, {3: (10, 1, 10, 1, 0)})
+        self.assertIn("2 stacks did not fit into the answer", summary)
+        self.assertNotIn("were found", summary)
+
 
 class Hostile(unittest.TestCase):
     def shows_harmlessly(self, view):

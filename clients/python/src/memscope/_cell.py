@@ -155,7 +155,9 @@ class Measured:
         summary, at_peak = self._totals(after, is_whole)
         if max(omitted, self._omitted):
             summary.append(_left_out(max(omitted, self._omitted)))
-        rows = self._rows(stacks, file, line_text, at_peak)
+        rows, found_bytes = self._rows(stacks, file, line_text, at_peak, omitted)
+        if found_bytes:
+            summary.append(f"{found_bytes:,} bytes were found that nobody saw come: they are in left_bytes only")
         table = frames.made("cell", rows, after)
         shown = ("line", "code", "place", "came_bytes", "came_count", "went_bytes", "left_bytes", "peak_bytes")
         return views.View(name, table, shown=shown, summary=summary, draw=_drawing.cell)
@@ -203,27 +205,37 @@ class Measured:
         file: str,
         line_text: Callable[[int], str],
         at_peak: set[Any],
-    ) -> list[tuple[Any, ...]]:
+        omitted: int,
+    ) -> tuple[list[tuple[Any, ...]], int]:
+        """The rows, and how many bytes more than before live that were not seen to come."""
+        found_bytes = 0
         sums: dict[tuple[Any, int | None, str | None], list[int]] = {}
         nothing = (0, 0, 0, 0, 0)
         for key in stacks.keys() | self._stacks.keys():
+            if omitted and key not in stacks:
+                # It may be one of those that did not fit into the answer: nothing is known of what it did.
+                continue
             now, before = stacks.get(key, nothing), self._stacks.get(key, nothing)
-            came, came_count = now[0] - before[0], now[1] - before[1]
+            came, came_count = max(0, now[0] - before[0]), max(0, now[1] - before[1])
             left, left_count = now[2] - before[2], now[3] - before[3]
+            # What a reading or a baseline found lives and was never seen to come. More than came can be left then, and nothing is
+            # known to have gone.
+            went, went_count = max(0, came - left), max(0, came_count - left_count)
+            found_bytes += max(0, left - came)
             device, found, missing = key
             line = next((line for _, where, line in found if where == file), None)
             place = None if line else _elsewhere(found, missing)
             row = sums.setdefault((device, line, place), [0] * 6)
-            numbers = (came, came_count, came - left, came_count - left_count, left, now[4])
+            numbers = (came, came_count, went, went_count, left, now[4])
             for index, value in enumerate(numbers):
                 row[index] += value
         rows: list[tuple[Any, ...]] = []
         for (device, line, place), (came, came_count, went, went_count, left, peak) in sums.items():
-            if came or went:
+            if came or went or left:
                 text = line_text(line).strip() if line else None
                 known_peak = peak if device in at_peak else None
                 rows.append((device, line, text, place, came, came_count, went, went_count, left, known_peak))
-        return sorted(rows, key=lambda row: (row[1] is None, row[1] or 0, -row[4]))
+        return sorted(rows, key=lambda row: (row[1] is None, row[1] or 0, -row[4])), found_bytes
 
 
 def _own(found: tuple[tuple[str, str, int], ...]) -> tuple[str, str, int]:

@@ -233,7 +233,7 @@ def blocks(ax: Any, view: View) -> None:
 
 def cell(ax: Any, view: View) -> None:
     """For each line of a cell what came, and over it what is left of that."""
-    rows = [row for row in view.table.to_pylist() if row["came_bytes"] or row["went_bytes"]][:DRAWN_BARS]
+    rows = [row for row in view.table.to_pylist() if row["came_bytes"] or row["left_bytes"]][:DRAWN_BARS]
     at = list(range(len(rows)))
     came = [row["came_bytes"] for row in rows]
     ax.barh(at, came, color=BLUE, alpha=0.3, height=0.7, label="came")

@@ -304,7 +304,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         came_count | uint64 | how many blocks these were
         went_bytes | uint64 | what went while the cell ran, of what this line allocated then or before
         went_count | uint64 | how many blocks these were
-        left_bytes | int64 | came_bytes less went_bytes
+        left_bytes | int64 | how much more lives after the cell than before: came_bytes less went_bytes, and what was found
         peak_bytes | uint64 | live when most was allocated, where that was while the cell ran and the most since the attach
         """
     ),

@@ -134,6 +134,32 @@ fn the_network_policy_lets_pass_what_the_settings_ask_for() {
     }
 }
 
+/// A rule whose `from` is an empty list lets everybody in, so that a list without entries must give no rule.
+#[test]
+fn who_lets_nobody_fetch_metrics_gets_no_rule_for_them() {
+    let with = |values: Value| {
+        let made = rendered(&values).unwrap();
+        let policy = &made["rendered"]["memscope/templates/networkpolicy.yaml"];
+        let policy = policy.as_str().unwrap().to_owned();
+        validated(&policy).unwrap();
+        policy
+    };
+    let usual = with(json!({}));
+    assert!(usual.contains("port: metrics"), "{usual}");
+    let none = with(json!({"metrics": {"from": []}}));
+    assert!(none.contains("ingress: []"), "{none}");
+    assert!(!none.contains("from:"), "{none}");
+    // Who may come to the ports of `listen` is another matter.
+    let listens = with(json!({
+        "metrics": {"from": []},
+        "settings": {"listen": ["0.0.0.0:9465"]},
+        "tls": {"secretName": "memscoped"},
+    }));
+    assert!(listens.contains("port: 9465"), "{listens}");
+    assert!(!listens.contains("port: metrics"), "{listens}");
+    assert!(!listens.contains("from:"), "{listens}");
+}
+
 /// Without its certificates memscoped would not start at all.
 #[test]
 fn whoever_listens_has_certificates_and_a_port() {
@@ -188,10 +214,62 @@ fn values_that_make_no_sense_are_refused() {
             json!({"settings": {"listen": ["0.0.0.0:9465"]}}),
             "settings.listen needs tls.secretName",
         ),
+        // What the chart sets by itself would silently go before what is said.
+        (
+            json!({"settings": {"metrics": "127.0.0.1:9464"}}),
+            "settings.metrics is set by the chart: say metrics.address and metrics.port",
+        ),
+        (
+            json!({"settings": {"metrics-for-everybody": false}}),
+            "settings.metrics-for-everybody is set by the chart: say metrics.enabled",
+        ),
+        (
+            json!({"settings": {"state-dir": "/var/lib/other"}}),
+            "settings.state-dir is set by the chart: say paths.state",
+        ),
+        (
+            json!({"settings": {"pod-logs": "/var/log/other"}}),
+            "settings.pod-logs is set by the chart: say paths.podLogs",
+        ),
+        (
+            json!({"settings": {"pod-volumes": "/pods"}}),
+            "settings.pod-volumes is set by the chart: say paths.podVolumes",
+        ),
+        (
+            json!({
+                "settings": {"listen": ["0.0.0.0:9465"], "tls-client-ca": "/etc/ca.crt"},
+                "tls": {"secretName": "memscoped"},
+            }),
+            "settings.tls-client-ca is set by the chart: say tls.clientCa",
+        ),
+        (json!({"metrics": {"address": ""}}), "address"),
     ] {
         let error = rendered(&values).unwrap_err();
         assert!(error.contains(word), "{values}: {error}");
     }
+}
+
+#[test]
+fn metrics_are_where_the_values_say() {
+    for (metrics, line) in [
+        (json!({}), r#"metrics = "0.0.0.0:9464""#),
+        (
+            json!({"address": "127.0.0.1", "port": 9999}),
+            r#"metrics = "127.0.0.1:9999""#,
+        ),
+        (json!({"address": "::"}), r#"metrics = "[::]:9464""#),
+        (json!({"address": "[::1]"}), r#"metrics = "[::1]:9464""#),
+    ] {
+        let made = rendered(&json!({"metrics": metrics})).unwrap();
+        let manifest = &made["rendered"]["memscope/templates/configmap.yaml"];
+        let manifest = manifest.as_str().unwrap();
+        assert!(manifest.contains(line), "{line}: {manifest}");
+    }
+    // Who wants none of the chart's may say a place.
+    let settings = json!({"metrics": "127.0.0.1:9400"});
+    let made = rendered(&json!({"metrics": {"enabled": false}, "settings": settings})).unwrap();
+    let manifest = made["rendered"]["memscope/templates/configmap.yaml"].as_str();
+    assert!(manifest.unwrap().contains(r#"metrics = "127.0.0.1:9400""#));
 }
 
 #[test]

@@ -16,28 +16,41 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "memscope.settings" -}}
 {{- $settings := deepCopy .Values.settings }}
-{{- $_ := set $settings "state-dir" "/var/lib/memscope" }}
-{{- $_ := set $settings "pod-logs" "/var/log/pods" }}
-{{- if .Values.paths.podVolumes }}
-{{- $_ := set $settings "pod-volumes" "/var/lib/kubelet/pods" }}
+{{- /* What the chart sets, and the value that says it otherwise. The same in the settings would be lost without a word. */}}
+{{- $own := dict "state-dir" (list "/var/lib/memscope" "paths.state") }}
+{{- $_ := set $own "pod-logs" (list "/var/log/pods" "paths.podLogs") }}
+{{- if or .Values.paths.podVolumes (hasKey $settings "pod-volumes") }}
+{{- $_ := set $own "pod-volumes" (list "/var/lib/kubelet/pods" "paths.podVolumes") }}
 {{- end }}
-{{- if .Values.metrics.enabled }}
-{{- $_ := set $settings "metrics" (printf "0.0.0.0:%d" (int .Values.metrics.port)) }}
-{{- $_ := set $settings "metrics-for-everybody" true }}
+{{- with .Values.metrics }}
+{{- if .enabled }}
+{{- $address := .address }}
+{{- if and (contains ":" $address) (not (hasPrefix "[" $address)) }}
+{{- $address = printf "[%s]" $address }}
+{{- end }}
+{{- $_ := set $own "metrics" (list (printf "%s:%d" $address (int .port)) "metrics.address and metrics.port") }}
+{{- $_ := set $own "metrics-for-everybody" (list true "metrics.enabled") }}
+{{- end }}
 {{- end }}
 {{- if index $settings "listen" }}
 {{- with .Values.tls }}
 {{- if .secretName }}
-{{- $_ := set $settings "tls-cert" (printf "/etc/memscope-tls/%s" .certificate) }}
-{{- $_ := set $settings "tls-key" (printf "/etc/memscope-tls/%s" .key) }}
-{{- $_ := set $settings "tls-client-ca" (printf "/etc/memscope-tls/%s" .clientCa) }}
+{{- $_ := set $own "tls-cert" (list (printf "/etc/memscope-tls/%s" .certificate) "tls.certificate") }}
+{{- $_ := set $own "tls-key" (list (printf "/etc/memscope-tls/%s" .key) "tls.key") }}
+{{- $_ := set $own "tls-client-ca" (list (printf "/etc/memscope-tls/%s" .clientCa) "tls.clientCa") }}
 {{- if .clientCrl }}
-{{- $_ := set $settings "tls-client-crl" (printf "/etc/memscope-tls/%s" .clientCrl) }}
+{{- $_ := set $own "tls-client-crl" (list (printf "/etc/memscope-tls/%s" .clientCrl) "tls.clientCrl") }}
 {{- end }}
 {{- else if not (index $settings "tls-cert") }}
 {{- fail "settings.listen needs tls.secretName: a secret with the certificate, the key and the authority of those who ask" }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- range $name, $set := $own }}
+{{- if hasKey $settings $name }}
+{{- fail (printf "settings.%s is set by the chart: say %s instead" $name (last $set)) }}
+{{- end }}
+{{- $_ := set $settings $name (first $set) }}
 {{- end }}
 {{- /* Numbers of values are floating-point ones to Helm; in JSON they look as TOML wants them, and so does the rest. */}}
 {{- range $name, $value := $settings }}

@@ -172,7 +172,8 @@ impl AttachMethod {
             // The kernel gives perf events of user programs to nobody else, also not to CAP_PERFMON.
             AttachMethod::Perf if sets.is_ok_and(|sets| !sets.effective.contains(admin)) => Some(
                 "probes cannot be attached: they are perf events here, which need CAP_SYS_ADMIN, and memscoped does not have it; as \
-                 a service before kernel 6.6 it gets it by memscoped-before-6.6.conf in /etc/systemd/system/memscoped.service.d",
+                 a service on kernels before 6.6, and up to 6.9 without the later mend, it gets it by memscoped-before-6.6.conf in \
+                 /etc/systemd/system/memscoped.service.d",
             ),
             AttachMethod::Perf | AttachMethod::Multi => None,
         }

@@ -68,10 +68,15 @@ fn document(dashboard: &Dashboard) -> Value {
             "instance" => "memscope_build",
             _ => "memscope_process",
         };
+        // Where there is no job, a process has no label for one, and `.*` would match it.
+        let all = match *name {
+            "job_id" => ".+",
+            _ => ".*",
+        };
         json!({
             "name": name, "label": name, "type": "query", "datasource": source(), "refresh": 2,
             "query": {"query": format!("label_values({of}, {name})"), "refId": name},
-            "multi": true, "includeAll": true, "allValue": ".*", "current": {"text": "All", "value": "$__all"},
+            "multi": true, "includeAll": true, "allValue": all, "current": {"text": "All", "value": "$__all"},
         })
     }));
     json!({
@@ -149,6 +154,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// `.*` matches series without the label as well. What is of no job would be drawn as one curve, the sum of all such processes.
+    #[test]
+    fn all_jobs_are_not_what_has_no_job() {
+        let mut found = HashSet::new();
+        for dashboard in DASHBOARDS {
+            let made = document(dashboard);
+            for variable in made["templating"]["list"].as_array().unwrap() {
+                let name = variable["name"].as_str().unwrap().to_owned();
+                let all = variable["allValue"].as_str();
+                match name.as_str() {
+                    "datasource" => assert_eq!(all, None),
+                    "job_id" => assert_eq!(all, Some(".+"), "{}", dashboard.file),
+                    _ => assert_eq!(all, Some(".*"), "{}: {name}", dashboard.file),
+                }
+                found.insert(name);
+            }
+        }
+        assert!(found.contains("job_id"), "{found:?}");
     }
 
     /// Words of a text that look like names of metrics.

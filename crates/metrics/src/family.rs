@@ -158,12 +158,12 @@ families! {
     GPU_USAGE = "hw.gpu.memory.usage", Bytes, UpDown, Of::MachineDevice, "Memory of the device that is in use, by whomever.";
     GPU_HELD = "memscope.device.held", Bytes, Gauge, Of::MachineDevice, "Bytes that the traced processes have from the driver on the device.";
     GPU_UNEXPLAINED = "memscope.device.unexplained", Bytes, Gauge, Of::MachineDevice, "Bytes of the device that are in use and that no traced process explains.";
-    PROCESSES = "memscope.processes", None, Gauge, Of::DaemonBy("state"), "Processes that are traced ('attached') or were ('exited' and so on) and are still known.";
+    PROCESSES = "memscope.processes", None, Gauge, Of::DaemonBy("state"), "Processes that are traced ('attached'), and that were until five minutes ago at most ('exited' and so on); without those that wait for a device.";
     WITHOUT_SERIES = "memscope.processes_without_series", None, Gauge, Of::Daemon, "Traced processes that are summed up under the pid 'other', because there are too many.";
     RECORDS = "memscope.records", None, Counter, Of::Daemon, "Records of events that the daemon has read.";
     DROPS = "memscope.dropped_records", None, Counter, Of::DaemonBy("cause"), "Records that were lost or not understood, of all processes.";
     JOURNAL = "memscope.journal", Bytes, Gauge, Of::Daemon, "Disk space of the journal.";
-    JOURNAL_WRITING = "memscope.journal_writing", None, Gauge, Of::Daemon, "Whether the journal is being written: 1, or 0 if it is full, failed or switched off.";
+    JOURNAL_WRITING = "memscope.journal_writing", None, Gauge, Of::Daemon, "Whether the journal is being written: 1, or 0 if it is full or failed. Not there where it is switched off (journal-mib is 0).";
     MEMORY = "memscope.daemon.memory", Bytes, Gauge, Of::Daemon, "Anonymous memory of the daemon.";
     MEMORY_LIMIT = "memscope.daemon.memory_limit", Bytes, Gauge, Of::Daemon, "Memory that the daemon may take.";
     SHED = "memscope.daemon.shed", None, Counter, Of::DaemonBy("cause"), "Times that the daemon gave up a part of what it kept, because its memory was short.";

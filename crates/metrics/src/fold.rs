@@ -553,8 +553,11 @@ fn daemon(out: &mut Out, taken: &Taken) {
     out.put(BUILD, vec![("version", status.version.clone())], 1.0);
     if let Some(journal) = &status.journal {
         out.put(JOURNAL, Labels::new(), journal.bytes as f64);
-        let writing = if journal.state == "writing" { 1.0 } else { 0.0 };
-        out.put(JOURNAL_WRITING, Labels::new(), writing);
+        // Who chose to have no journal is not to be woken because none is written.
+        if journal.state != "off" {
+            let writing = if journal.state == "writing" { 1.0 } else { 0.0 };
+            out.put(JOURNAL_WRITING, Labels::new(), writing);
+        }
     }
     if let Some(memory) = &status.memory {
         out.put(MEMORY, Labels::new(), memory.used_bytes as f64);
@@ -641,6 +644,34 @@ mod tests {
         assert_eq!(samples(&metrics, "memscope_to_full_seconds"), []);
         assert_eq!(samples(&metrics, "memscope_step_time_seconds"), []);
         assert_eq!(samples(&metrics, "memscope_out_of_memory_total").len(), 2);
+    }
+
+    /// An alert stands on 0: where no journal is wanted there is no number, or it would be raised for ever.
+    #[test]
+    fn a_journal_that_nobody_wants_has_not_stopped() {
+        for (state, expected) in [
+            ("writing", Some(1.0)),
+            ("full", Some(0.0)),
+            ("failed", Some(0.0)),
+            ("off", None),
+        ] {
+            let journal = v1::Journal {
+                state: state.to_owned(),
+                ..v1::Journal::default()
+            };
+            let taken = Taken {
+                status: v1::StatusResponse {
+                    journal: Some(journal),
+                    ..v1::StatusResponse::default()
+                },
+                ..Taken::default()
+            };
+            let metrics = fold(&taken, &Limits::default());
+            let writing = samples(&metrics, "memscope_journal_writing");
+            let told = writing.first().map(|(_, value)| *value);
+            assert_eq!(told, expected, "{state}");
+            assert_eq!(samples(&metrics, "memscope_journal_bytes").len(), 1);
+        }
     }
 
     #[test]

@@ -593,6 +593,28 @@ fn every_message_that_is_explained_exists() {
     assert!(count > 100, "{count} messages are found");
 }
 
+/// A restart is a stop and a start: it detaches everything. What loses nothing is a reload.
+#[test]
+fn who_reads_of_a_restart_reads_that_it_detaches() {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for page in pages() {
+        let prose = page.prose().join("\n");
+        for paragraph in prose.split("\n\n") {
+            let words: Vec<&str> = paragraph.split_whitespace().collect();
+            let said = words.join(" ");
+            if said.contains("systemctl restart memscoped") {
+                count += 1;
+                if said.contains("loses nothing") || !said.contains("detach") {
+                    wrong.push(format!("{}: {said}", page.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 0, "no page tells of a restart");
+}
+
 #[test]
 fn links_lead_somewhere_and_every_page_is_listed() {
     let broken = broken_links();

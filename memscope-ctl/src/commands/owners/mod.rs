@@ -51,6 +51,10 @@ impl At {
 /// are activations. For all else rules decide, by the way on which it is held, by the stack that allocated it and by its pool. Rules are
 /// data: --rules adds your own, --rule-set takes another set, and --explain says for a block why it is what it is.
 ///
+/// Categories of the usual set, as the answer names them: weights, buffers, optimizer_state, gradients, garbage, private_pools, kv_cache,
+/// communication, activations, workspaces, temporaries, program, native, beside_pool, came_meanwhile; of an earlier moment also
+/// recomputed, freed_since, unknown. docs/questions/owners.md says what each of them means; other sets have others.
+///
 /// A program can label its memory by the Python package (memscope.describe); the sums of these labels stand below.
 ///
 /// Where the device says how much of it is in use, what nobody explains is shown too. CPython 3.9 to 3.15, with the GIL; without Python,

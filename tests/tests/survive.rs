@@ -154,7 +154,8 @@ fn its_probes_are_gone() {
 /// What a daemon does first when it detaches: it tells the programs to send nothing more of any process.
 fn silence(bpffs: &BpfFs) {
     const OBJ_GET: libc::c_long = 7;
-    let path = bpffs.pins().join(memscope_common::name::SLOTS);
+    let path = format!("map_{}", memscope_common::name::SLOTS);
+    let path = bpffs.pins().join(path);
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     let asked = [path.as_ptr() as u64, 0];
     let len = memscope_common::SLOTS as usize * size_of::<ProcessEntry>();

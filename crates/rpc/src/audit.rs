@@ -1,8 +1,8 @@
 //! The audit log: who changed what, or took data away, and who tried to.
 //!
 //! Owns: the file, its form (one JSON object a line), its size, and what happens when it cannot be written: the daemon
-//! goes on, says so once, and notes in the file how many entries are missing when there is room again. Refuses: to
-//! decide what is written down; the table in `rights` does.
+//! goes on, says so once, and notes in the file how many entries are missing when there is room again. A file that was moved away or removed
+//! is made anew. Refuses: to decide what is written down; the table in `rights` does.
 
 use crate::caller::{Caller, Peer};
 use memscope_proto::ERROR_CODE;
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -91,6 +91,12 @@ impl Log {
     }
 
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        // What is written into a file that was moved away or removed is in no log that anybody reads.
+        if let Some((file, _)) = &self.open
+            && !is_at(file, &self.path)
+        {
+            self.open = None;
+        }
         if self.open.is_none() {
             self.open = Some(open(&self.path)?);
         }
@@ -119,6 +125,14 @@ impl Log {
                 Err(error)
             }
         }
+    }
+}
+
+/// Whether an open file is still the one at this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 
@@ -296,6 +310,43 @@ mod tests {
         let all = lines(&state.join("audit.jsonl"));
         assert_eq!((all.len(), all[0]["count"].as_u64()), (2, Some(3)));
         assert_eq!(all[1]["number"], 3);
+    }
+
+    /// As logrotate does, or whoever wants the room.
+    #[test]
+    fn a_file_that_was_moved_or_removed_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let away = folder.path().join("moved");
+        let (tell, told) = told();
+        let audit = Audit::with_size(folder.path(), tell, 30);
+        let write = |number: u64| audit.write(&json!({"number": number}));
+        let numbers = |path: &Path| {
+            let all = lines(path);
+            all.iter()
+                .map(|one| one["number"].as_u64().unwrap())
+                .collect::<Vec<_>>()
+        };
+        write(0);
+        fs::rename(&path, &away).unwrap();
+        write(1);
+        assert_eq!((numbers(&away), numbers(&path)), (vec![0], vec![1]));
+        fs::remove_file(&path).unwrap();
+        write(2);
+        assert_eq!(numbers(&path), [2]);
+        // Another one has its name, which is not for others to read from now on.
+        fs::rename(&path, &away).unwrap();
+        fs::write(&path, "").unwrap();
+        write(3);
+        assert_eq!(numbers(&path), [3]);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // And when it has no room for a further entry.
+        write(4);
+        fs::remove_file(&path).unwrap();
+        write(5);
+        assert_eq!(numbers(&path), [5]);
+        assert!(told.lock().unwrap().is_empty(), "{told:?}");
     }
 
     /// `/dev/full` answers as a full disk does.

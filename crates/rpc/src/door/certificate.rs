@@ -49,8 +49,13 @@ pub(super) fn read(der: &[u8], default: &Roles) -> Read {
     let mut roles = Roles::default();
     let mut count = 0;
     let mut wrong = None;
+    let mut unreadable = false;
     for unit in certificate.subject().iter_organizational_unit() {
-        let Some(word) = unit.as_str().ok().and_then(|text| text.strip_prefix(ROLE)) else {
+        let Ok(text) = unit.as_str() else {
+            unreadable = true;
+            continue;
+        };
+        let Some(word) = text.strip_prefix(ROLE) else {
             continue;
         };
         count += 1;
@@ -63,6 +68,11 @@ pub(super) fn read(der: &[u8], default: &Roles) -> Read {
     }
     let why = match wrong {
         _ if count > MOST_ROLES => Some(format!("it names more than {MOST_ROLES} roles")),
+        // It may name a role, which perhaps gives less than the default and the other roles.
+        _ if unreadable => Some(
+            "its subject has an OU that cannot be read (write it as UTF8String or PrintableString)"
+                .to_owned(),
+        ),
         // Whoever wrote the word meant something by it, perhaps less than the other roles give.
         Some(wrong) => Some(format!("of its roles {wrong}")),
         None if roles.is_empty() => Some(format!("its subject has no OU that begins with {ROLE}")),
@@ -121,11 +131,18 @@ pub(super) fn not_after(der: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+    use rcgen::{CertificateParams, DnType, DnValue, KeyPair, SanType};
+
+    /// No organizational unit.
+    const NONE: Option<&str> = None;
 
     /// A certificate with these organizational units. rcgen keeps one value of each type, so several are made of
     /// several custom attributes.
-    fn certificate(unit: Option<&str>, names: Vec<SanType>, common: Option<&str>) -> Vec<u8> {
+    fn certificate(
+        unit: Option<impl Into<DnValue>>,
+        names: Vec<SanType>,
+        common: Option<&str>,
+    ) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -167,11 +184,23 @@ mod tests {
             assert!(told.refused.is_none(), "{told:?}");
             assert_eq!(roles(&told), expected);
         }
-        let told = read(&certificate(None, vec![], Some("ada")), &Roles::default());
+        let told = read(&certificate(NONE, vec![], Some("ada")), &Roles::default());
         assert_eq!(
             told.refused.unwrap().to_string(),
             "certificate \"ada\" gives no right to ask: its subject has no OU that begins with memscope:"
         );
+        // Nobody knows what a unit says that cannot be read: it may give less than the default.
+        let coded = rcgen::string::BmpString::try_from("memscope:see=ml").unwrap();
+        let told = read(
+            &certificate(Some(DnValue::BmpString(coded)), vec![], Some("ada")),
+            &see,
+        );
+        assert_eq!(
+            told.refused.as_ref().unwrap().to_string(),
+            "certificate \"ada\" gives no right to ask: its subject has an OU that cannot be read (write it as UTF8String or \
+             PrintableString)"
+        );
+        assert_eq!(roles(&told), "none");
         // A role with an error in it is not replaced by what others get.
         let told = read(
             &certificate(Some("memscope:sea"), vec![], Some("ada")),
@@ -187,13 +216,13 @@ mod tests {
         let uri = SanType::URI("spiffe://x/ops".try_into().unwrap());
         let dns = SanType::DnsName("ops.example".try_into().unwrap());
         let told = read(
-            &certificate(None, vec![dns.clone(), uri], Some("ops")),
+            &certificate(NONE, vec![dns.clone(), uri], Some("ops")),
             &see,
         );
         assert_eq!(name_of(&told), "spiffe://x/ops");
-        let told = read(&certificate(None, vec![dns], Some("ops")), &see);
+        let told = read(&certificate(NONE, vec![dns], Some("ops")), &see);
         assert_eq!(name_of(&told), "ops.example");
-        let told = read(&certificate(None, vec![], Some("ops")), &see);
+        let told = read(&certificate(NONE, vec![], Some("ops")), &see);
         assert_eq!(name_of(&told), "ops");
         for common in [None, Some(""), Some("x".repeat(257).as_str())] {
             let told = read(&certificate(Some("memscope:admin"), vec![], common), &see);

@@ -88,12 +88,11 @@ const WRONG_SETTINGS: u8 = 2;
 /// Says whether the settings can be used. What is in them was checked when they were read; here it is looked whether the files for TLS
 /// and for a collector are what they should be.
 fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitCode {
-    if let Some(files) = config.tls_files() {
-        let roles = config.tls_default_role.clone();
-        if let Err(error) = Tls::load(files, roles, warner(&Messages::default())) {
-            eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
-            return std::process::ExitCode::from(WRONG_SETTINGS);
-        }
+    if let Some(files) = config.tls_files()
+        && let Err(error) = Tls::check(&files, &warner(&Messages::default()))
+    {
+        eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
+        return std::process::ExitCode::from(WRONG_SETTINGS);
     }
     if let Some(options) = config.otlp()
         && let Err(error) = OtlpSettings::load(options)

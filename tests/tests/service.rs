@@ -6,6 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use memscope_tests::certificates::{Authority, ServerFiles};
 use memscope_tests::{Daemon, TempDir, eventually, root, scratch, tool};
 
 /// Ten times the exposure that the unit may have at most, as `systemd-analyze security` counts it.
@@ -291,6 +292,28 @@ fn a_configuration_file_is_read_and_checked() {
         "listen = [\"127.0.0.1:0\"]\ntls-cert = \"/no\"\ntls-key = \"/no\"\ntls-client-ca = \"/no\"\n",
     );
     assert_eq!((code, words.contains("/no")), (Some(2), true), "{words}");
+    // With files that are right: nothing serves yet, and nothing is begun.
+    let authority = Authority::new("clients");
+    let files = ServerFiles::write(folder.path(), &authority, &authority);
+    let listening = |listed: &str| {
+        format!(
+            "listen = [\"127.0.0.1:0\"]\ntls-cert = {:?}\ntls-key = {:?}\ntls-client-ca = {:?}\ntls-client-crl = {listed:?}\n",
+            files.certificate, files.key, files.client_ca
+        )
+    };
+    let (code, words) = check(&listening(files.client_crl.to_str().unwrap()));
+    assert_eq!(
+        (code, words.contains("5 settings, no mistake")),
+        (Some(0), true),
+        "{words}"
+    );
+    let wrong = files.client_ca.to_str().unwrap();
+    let (code, words) = check(&listening(wrong));
+    assert_eq!(
+        (code, words.contains("certificate revocation lists")),
+        (Some(2), true),
+        "{words}"
+    );
 
     check("journal-mib = 0\nsnapshots-keep = 3\n");
     let daemon = Daemon::with(&["--config", path]);

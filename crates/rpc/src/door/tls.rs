@@ -140,7 +140,16 @@ impl Tls {
         Tls::load_and_look(files, default_roles, tell, LOOK_EVERY)
     }
 
-    /// The same with another time between two looks at the files.
+    /// Says whether the files can be used as they are now, and nothing more: nobody looks at them afterwards, so that no tokio runtime is
+    /// needed.
+    ///
+    /// # Errors
+    /// If the files cannot be used as they are now.
+    pub fn check(files: &TlsFiles, tell: &Tell) -> Result<(), TlsError> {
+        load(files, tell).map(drop)
+    }
+
+    /// The same as [`Tls::load`] with another time between two looks at the files.
     ///
     /// # Errors
     /// If the files cannot be used as they are now.
@@ -344,4 +353,36 @@ pub(super) fn now_unix() -> i64 {
     since.map_or(0, |since| {
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    #[test]
+    fn files_are_checked_without_a_runtime() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let mut files = TlsFiles {
+            certificate: write("own.pem", certificate.clone()),
+            key: write("own.key", key.serialize_pem()),
+            client_ca: write("ca.pem", certificate),
+            client_crl: None,
+        };
+        let tell: Tell = Arc::new(|_| {});
+        Tls::check(&files, &tell).unwrap();
+        files.key = write("other.key", KeyPair::generate().unwrap().serialize_pem());
+        let wrong = Tls::check(&files, &tell).unwrap_err();
+        assert!(matches!(wrong, TlsError::Pair { .. }), "{wrong}");
+    }
 }

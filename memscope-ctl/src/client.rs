@@ -1,4 +1,5 @@
-//! The connection to a daemon. No wait is longer than `--timeout`, except for events, which may never come.
+//! The connection to a daemon. No wait is longer than `--timeout`, except for events, which may never come: there a host is asked from time
+//! to time whether it is still there.
 
 use crate::address::Address;
 use crate::failure::Failure;
@@ -19,6 +20,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Largest message, in bytes, that is accepted. The daemon keeps its messages below 4 MiB, but an older one may not.
 const LARGEST: usize = 64 << 20;
+/// How long a node may be silent before it is asked whether it is still there, and how long it may take to say so. One that has lost its
+/// power or its network ends no connection.
+const ALIVE: Duration = Duration::from_secs(30);
 
 /// Generated client of the service that answers questions about processes.
 pub(crate) type Rpc = MemscopeClient<Channel>;
@@ -74,6 +78,28 @@ impl Client {
         let stream = tokio::time::timeout(timeout, stream_to(address, tls))
             .await
             .map_err(late)??;
+        let alive = match address {
+            Address::Host { .. } => Some(ALIVE),
+            // The kernel says when the other end of a socket is gone.
+            Address::Unix(_) | Address::Recording(_) => None,
+        };
+        Client::over(stream, address, room, timeout, alive).await
+    }
+
+    /// Speaks to the daemon over a stream that leads to it. `alive` is how long it may be silent before it is asked whether it is still
+    /// there, and how long it may take to say so.
+    async fn over(
+        stream: Box<dyn Stream>,
+        address: &Address,
+        room: Room,
+        timeout: Duration,
+        alive: Option<Duration>,
+    ) -> Result<Client, Failure> {
+        let late = |_| Failure::Timeout {
+            address: address.clone(),
+            what: "accept the connection",
+            after: timeout,
+        };
         let stream = Arc::new(Mutex::new(Some(stream)));
         let connector = tower::service_fn(move |_: Uri| {
             let stream = Arc::clone(&stream);
@@ -85,9 +111,15 @@ impl Client {
                     .ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionReset))
             }
         });
-        let endpoint = Endpoint::from_static("http://memscoped")
+        let mut endpoint = Endpoint::from_static("http://memscoped")
             .initial_stream_window_size(room.window)
             .initial_connection_window_size(room.window);
+        if let Some(alive) = alive {
+            endpoint = endpoint
+                .http2_keep_alive_interval(alive)
+                .keep_alive_timeout(alive)
+                .keep_alive_while_idle(true);
+        }
         let connecting = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(timeout, connecting)
             .await
@@ -334,8 +366,63 @@ fn not_connected(address: &Address, source: io::Error) -> Failure {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use memscope_rpc::fake::{self, FakeDaemon};
+    use memscope_rpc::{ListenOptions, Listener, ServeOptions, serve};
+    use tokio::sync::oneshot;
+
+    /// Hands on what two streams say to one another until it is told to stop, and ends neither of them then: as a node that has lost its
+    /// power.
+    async fn hand_on(
+        mut client: tokio::io::DuplexStream,
+        mut daemon: UnixStream,
+        stop: oneshot::Receiver<()>,
+    ) {
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut client, &mut daemon) => {}
+            _ = stop => {}
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Nobody knows when the next event comes, but whether the daemon is there can be known.
+    #[tokio::test]
+    async fn a_stream_of_a_node_that_vanished_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s.sock");
+        let listener = Listener::bind(&ListenOptions::private(socket.clone())).unwrap();
+        let daemon = Arc::new(FakeDaemon::with([fake::process(7, 0)]));
+        let options = ServeOptions {
+            identify: Arc::new(|_| Some(memscope_rpc::Caller::local(0, 0, None))),
+            ..ServeOptions::default()
+        };
+        let served = tokio::spawn(serve(listener, daemon, options, std::future::pending()));
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (stop, stopped) = oneshot::channel();
+        let to_daemon = UnixStream::connect(&socket).await.unwrap();
+        let between = tokio::spawn(hand_on(far, to_daemon, stopped));
+        let address = Address::Unix(socket);
+        let patience = Duration::from_secs(60);
+        let client = Client::over(
+            Box::new(near),
+            &address,
+            Room::ALONE,
+            patience,
+            Some(Duration::from_millis(20)),
+        );
+        let client = client.await.unwrap();
+        let question = v1::EventsRequest::default();
+        let events = async |mut rpc: Rpc, request| rpc.events(request).await;
+        let mut stream = client.ask(question, events).await.unwrap();
+        stop.send(()).unwrap();
+        // The patience is there so that the test ends where the wait does not.
+        let ended = client.next_within(&mut stream, Some(patience)).await;
+        assert!(matches!(ended, Err(Failure::Broken { .. })), "{ended:?}");
+        between.abort();
+        served.abort();
+    }
 
     fn process(pid: u32, state: v1::ProcessState) -> v1::Process {
         v1::Process {

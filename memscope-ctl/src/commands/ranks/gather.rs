@@ -1,6 +1,7 @@
 //! What is asked of the processes of a node that are ranks of jobs.
 
 use crate::client::Rpc;
+use crate::commands::leaks::table::never_read;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{Asking, list};
 use crate::render::frames::{Frame, why_missing};
@@ -205,7 +206,7 @@ impl Pace {
             lines.filter(|line| line.verdict() == v1::Verdict::Growing)
         };
         let is_none = growing().next().is_none();
-        if is_none && leaks.young.is_some() {
+        if is_none && (leaks.young.is_some() || never_read(leaks)) {
             return None;
         }
         let per_step: Option<f64> = growing().map(|line| line.growth_bytes_per_step).sum();
@@ -296,6 +297,24 @@ mod tests {
             ..v1::CoverageNote::default()
         };
         assert_eq!(of(&two, &[a_bound]), None);
+    }
+
+    #[test]
+    fn of_what_was_never_read_nobody_knows_whether_it_grows() {
+        let grows = |codes: &[&str]| {
+            let note = |code: &&str| v1::CoverageNote {
+                code: (*code).to_owned(),
+                ..v1::CoverageNote::default()
+            };
+            let leaks = v1::LeaksResponse {
+                coverage: codes.iter().map(note).collect(),
+                ..v1::LeaksResponse::default()
+            };
+            Pace::of(&leaks).map(|pace| pace.grows)
+        };
+        assert_eq!(grows(&["level_read", "totals_unknown"]), None);
+        assert_eq!(grows(&["level_read"]), Some(false));
+        assert_eq!(grows(&["totals_unknown"]), Some(false));
     }
 
     #[test]

@@ -193,6 +193,23 @@ fn the_nodes_of_a_job() {
     let answer = ask(&format!("slurm:42:{}", case.port));
     assert_eq!(answer.code, 0, "{}", answer.err);
     assert!(answer.out.contains(" localhost"), "{}", answer.out);
+    // Parts of a job that share a node: each is a line of squeue's.
+    let shared = tempfile::tempdir().unwrap();
+    stand_in(shared.path(), "squeue", "printf 'localhost\\nlocalhost\\n'");
+    let shared = stand_in(
+        shared.path(),
+        "scontrol",
+        "[ \"$2\" = hostnames ] && echo \"$3\" | tr , '\\n'",
+    );
+    let answer = asked(
+        &case.authority,
+        &shared,
+        &format!("slurm:42_1:{}", case.port),
+    );
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let rows = answer.out.lines();
+    let rows = rows.filter(|line| line.contains(" localhost")).count();
+    assert_eq!(rows, 1, "{}", answer.out);
     let answer = ask(&format!("slurm:43:{}", case.port));
     assert_eq!(answer.code, 1, "{}", answer.err);
     assert!(answer.err.contains("squeue did not say"), "{}", answer.err);

@@ -134,7 +134,12 @@ async fn of_job(job: &str) -> Result<Vec<Node>, Failure> {
         let address = Address::parse(&format!("{name}:{port}")).ok()?;
         Some(Node::at(Some(&name), address))
     };
-    Ok(names.into_iter().filter_map(at).collect())
+    // Parts of a job, and jobs of an array, may share a node, which is named for each of them.
+    let mut seen = HashSet::new();
+    let nodes = names.into_iter().filter_map(at);
+    Ok(nodes
+        .filter(|node| seen.insert(node.address.clone()))
+        .collect())
 }
 
 /// All addresses of `NAME:PORT`. Their certificates must have the name.

@@ -436,6 +436,56 @@ fn few_ranks_are_shown_and_not_judged() {
     assert_has(&nothing, "No traced process is a rank of a job");
 }
 
+/// A worker of a DataLoader has its parent's environment, and came later; a launcher has that of the rank that it starts, and came
+/// before.
+#[test]
+fn what_a_rank_forked_does_not_hide_it() {
+    let other = |of: &FakeProcess, pid: u32, parent: u32, bytes: Option<u64>| {
+        let mut other = of.clone();
+        other.process.facts.pid = pid;
+        other.process.facts.parent_pid = parent;
+        other.process.handle.0 = pid;
+        other.process.allocated_bytes = bytes;
+        other.devices = Vec::new();
+        other
+    };
+    let mut own = rank(0, 1 << 30);
+    own.process.facts.parent_pid = 9_000;
+    let known = own.process.allocated_bytes;
+    for beside in [
+        vec![other(&own, 20_000, 10_000, None)],
+        // What it forked may be shown to hold something, too, and have forked another one.
+        vec![
+            other(&own, 20_000, 10_000, known),
+            other(&own, 20_001, 20_000, known),
+        ],
+        vec![other(&own, 9_000, 1, Some(0))],
+        vec![
+            other(&own, 9_000, 1, None),
+            other(&own, 20_000, 10_000, None),
+        ],
+    ] {
+        let all = beside.into_iter().chain([own.clone()]);
+        let server = common::Server::start(FakeDaemon::with(all));
+        let answer = server.ctl(&["ranks", "--json"]);
+        assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+        let document = answer.json();
+        let ranks = document["jobs"][0]["ranks"].as_array().unwrap();
+        assert_eq!(ranks.len(), 1, "{document:#}");
+        assert_eq!(ranks[0]["pid"], 10_000, "{document:#}");
+        assert_eq!(
+            ranks[0]["peak_allocated_bytes"],
+            (1_u64 << 30) + 1024,
+            "{document:#}"
+        );
+    }
+    // Of those that had the number one after the other, the last one counts.
+    let again = other(&own, 20_000, 9_000, known);
+    let server = common::Server::start(FakeDaemon::with([own, again]));
+    let document = server.ctl(&["ranks", "--json"]).json();
+    assert_eq!(document["jobs"][0]["ranks"][0]["pid"], 20_000);
+}
+
 #[test]
 fn a_list_from_standard_input_and_a_bad_one() {
     let server = common::Server::start(one(7));

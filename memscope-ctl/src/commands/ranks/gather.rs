@@ -3,12 +3,12 @@
 use crate::client::Rpc;
 use crate::commands::leaks::table::never_read;
 use crate::failure::{Exit, Failure};
-use crate::fleet::{Asking, list};
+use crate::fleet::{Asking, list, pid_of};
 use crate::render::frames::{Frame, why_missing};
 use crate::render::{Known, totals_of};
 use memscope_proto::v1;
 use memscope_ranks::{Growth, Line, Rank};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Steps of which the lowest level is the floor.
 const FLOOR_STEPS: u32 = 20;
@@ -63,28 +63,10 @@ pub(super) struct Members {
 /// Asks about all ranks that a node traces, or those of one job.
 pub(super) async fn of_node(asking: &Asking<'_>, job: Option<&str>) -> Result<Members, Failure> {
     let list = list(asking).await?;
-    // Of several processes that had the same rank one after the other, the last one counts.
-    let mut latest: BTreeMap<(Option<String>, u64), (bool, u32, &v1::Process)> = BTreeMap::new();
-    for process in &list.processes {
-        let place = Place::of(process);
-        let Some(rank) = place.rank else { continue };
-        // The shell that started a rank has its environment, and no memory.
-        if process.waits_for_device {
-            continue;
-        }
-        if job.is_some() && place.job.as_deref() != job {
-            continue;
-        }
-        let is_attached = process.state() == v1::ProcessState::Attached;
-        let this = (is_attached, process.handle, process);
-        let kept = latest.entry((place.job, rank)).or_insert(this);
-        if (this.0, this.1) > (kept.0, kept.1) {
-            *kept = this;
-        }
-    }
-    let not_asked = latest.len().saturating_sub(RANKS_MOST);
+    let ranks = of_ranks(&list.processes, job);
+    let not_asked = ranks.len().saturating_sub(RANKS_MOST);
     let mut members = Vec::new();
-    for (_, _, process) in latest.into_values().take(RANKS_MOST) {
+    for process in ranks.into_iter().take(RANKS_MOST) {
         match member(asking, process).await {
             Ok(member) => members.push(member),
             Err(failure) if failure.exit() == Exit::NoProcess => {}
@@ -95,6 +77,46 @@ pub(super) async fn of_node(asking: &Asking<'_>, job: Option<&str>) -> Result<Me
         asked: members,
         not_asked,
     })
+}
+
+/// The process of each rank: of all jobs, or of one.
+fn of_ranks<'a>(processes: &'a [v1::Process], job: Option<&str>) -> Vec<&'a v1::Process> {
+    let mut by_rank: BTreeMap<(Option<String>, u64), Vec<&v1::Process>> = BTreeMap::new();
+    for process in processes {
+        let place = Place::of(process);
+        let Some(rank) = place.rank else { continue };
+        // The shell that started a rank has its environment, and no memory.
+        if process.waits_for_device {
+            continue;
+        }
+        if job.is_some() && place.job.as_deref() != job {
+            continue;
+        }
+        by_rank.entry((place.job, rank)).or_default().push(process);
+    }
+    by_rank.into_values().filter_map(the_rank).collect()
+}
+
+/// Which of the processes that have one number is the rank. What started it and what it forked, such as a worker of a DataLoader, have its
+/// environment, too: the rank is the one that is there and holds memory, and not a child of another one that does. Of several that had the
+/// number one after the other, the last one counts.
+fn the_rank(mut all: Vec<&v1::Process>) -> Option<&v1::Process> {
+    let weight = |process: &v1::Process| {
+        let is_attached = process.state() == v1::ProcessState::Attached;
+        (
+            is_attached,
+            process.allocated_bytes.is_some_and(|bytes| bytes > 0),
+        )
+    };
+    let most = all.iter().map(|process| weight(process)).max()?;
+    all.retain(|process| weight(process) == most);
+    let pids: HashSet<u32> = all.iter().filter_map(|process| pid_of(process)).collect();
+    let is_child = |process: &v1::Process| {
+        let facts = process.facts.as_ref();
+        facts.is_some_and(|facts| pids.contains(&facts.parent_pid))
+    };
+    all.into_iter()
+        .max_by_key(|process| (!is_child(process), process.handle))
 }
 
 async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Failure> {

@@ -487,6 +487,35 @@ fn what_a_rank_forked_does_not_hide_it() {
 }
 
 #[test]
+fn a_rank_of_which_nothing_is_told_is_named() {
+    let mut nodes = Nodes::new();
+    let of = |number, codes: &[&str]| FakeProcess {
+        coverage: fake::noted(1, 0, codes).coverage,
+        ..rank(number, 1 << 30)
+    };
+    let inexact = of(1, &["records_lost"]);
+    nodes.healthy("left", FakeDaemon::with([of(0, &[]), inexact]));
+    assert_eq!(nodes.ask(1024, &["ranks"]).0.code, 0);
+    let (answer, _) = nodes.ask(1024, &["--strict", "ranks"]);
+    assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
+    // Of both some stacks are deeper than what was taken of them, and of one nothing at all is exact.
+    assert_has(
+        &answer,
+        "\n2 processes were refused: the answer is not exact: ",
+    );
+    assert_has(&answer, "it is records_lost 1 (left pid 10001)");
+    let json = ask_json(&nodes, &["--strict", "ranks", "--json"]);
+    assert_eq!(json["refused"], 2, "{json:#}");
+    let told = &json["nodes"][0]["answer"];
+    for rank in [0, 1] {
+        assert_eq!(told[rank]["error"]["code"], "not_exact", "{json:#}");
+    }
+    let ranks = &json["jobs"][0]["ranks"];
+    let peaks = [0, 1].map(|rank| ranks[rank]["peak_allocated_bytes"].as_u64());
+    assert_eq!(peaks, [Some((1 << 30) + 1024), None], "{json:#}");
+}
+
+#[test]
 fn a_list_from_standard_input_and_a_bad_one() {
     let server = common::Server::start(one(7));
     let run = |args: &[&str], list: &str| {

@@ -18,5 +18,5 @@ mod stream;
 pub(crate) use ask::Fleet;
 pub(crate) use asking::Asking;
 pub(crate) use processes::{Told, list, of_processes, pid_of};
-pub(crate) use replies::{Replies, not_asked, show, show_processes};
+pub(crate) use replies::{Replies, not_asked, refused, show, show_processes};
 pub(crate) use stream::Came;

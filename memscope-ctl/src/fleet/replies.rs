@@ -199,17 +199,7 @@ impl<A> Replies<Told<A>> {
     /// The sentences about nodes and processes of which nothing is in the table; empty if there are none.
     fn told_of_processes(&self, named: &[u32]) -> String {
         let mut text = self.told();
-        let refused = self.refused().count();
-        if refused > 0 {
-            let processes = match refused {
-                1 => "1 process was".to_owned(),
-                count => format!("{} processes were", grouped(count as u64)),
-            };
-            text.push_str(&format!(
-                "\n{processes} refused: {}\n",
-                reasons(self.refused())
-            ));
-        }
+        text.push_str(&refused(self.refused().collect()));
         text.push_str(&not_asked(self.not_asked(), "processes", PROCESSES_MOST));
         let pids: Vec<String> = self.not_found(named).iter().map(u32::to_string).collect();
         if !pids.is_empty() {
@@ -225,6 +215,16 @@ impl<A> Replies<Told<A>> {
         }
         text
     }
+}
+
+/// The sentence about processes that were refused, each with its name and why; empty if there are none.
+pub(crate) fn refused(of: Vec<(String, &Failure)>) -> String {
+    let processes = match of.len() {
+        0 => return String::new(),
+        1 => "1 process was".to_owned(),
+        count => format!("{} processes were", grouped(count as u64)),
+    };
+    format!("\n{processes} refused: {}\n", reasons(of.into_iter()))
 }
 
 /// The sentence about processes, or ranks, that were not asked about because their node has more than `most`; empty if there are none.

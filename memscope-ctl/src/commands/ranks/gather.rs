@@ -56,6 +56,8 @@ pub(super) struct Member {
 /// The ranks of a node.
 pub(super) struct Members {
     pub(super) asked: Vec<Member>,
+    /// Ranks of which something was refused, by their pids, and why. What else is known of them is among those that were asked.
+    pub(super) refused: Vec<(u32, Failure)>,
     /// Ranks that were not asked about, since the node has more than are asked about of one.
     pub(super) not_asked: usize,
 }
@@ -66,15 +68,20 @@ pub(super) async fn of_node(asking: &Asking<'_>, job: Option<&str>) -> Result<Me
     let ranks = of_ranks(&list.processes, job);
     let not_asked = ranks.len().saturating_sub(RANKS_MOST);
     let mut members = Vec::new();
+    let mut refused = Vec::new();
     for process in ranks.into_iter().take(RANKS_MOST) {
         match member(asking, process).await {
-            Ok(member) => members.push(member),
+            Ok((member, why)) => {
+                refused.extend(why.map(|why| (member.pid, why)));
+                members.push(member);
+            }
             Err(failure) if failure.exit() == Exit::NoProcess => {}
             Err(failure) => return Err(failure),
         }
     }
     Ok(Members {
         asked: members,
+        refused,
         not_asked,
     })
 }
@@ -119,11 +126,19 @@ fn the_rank(mut all: Vec<&v1::Process>) -> Option<&v1::Process> {
         .max_by_key(|process| (!is_child(process), process.handle))
 }
 
-async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Failure> {
+/// What is known of a rank, and why something is not, if the daemon refused to say it.
+async fn member(
+    asking: &Asking<'_>,
+    process: &v1::Process,
+) -> Result<(Member, Option<Failure>), Failure> {
     let pid = process.facts.as_ref().map_or(0, |facts| facts.pid);
+    let mut refused = None;
     let place = Place::of(process);
     let stats = async |mut rpc: Rpc, request| rpc.stats(request).await;
-    let stats = known(asking.ask(v1::StatsRequest { pid }, stats).await)?;
+    let stats = known(
+        asking.ask(v1::StatsRequest { pid }, stats).await,
+        &mut refused,
+    )?;
     let question = v1::StepsRequest {
         pid,
         limit: FLOOR_STEPS,
@@ -131,14 +146,14 @@ async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Fa
         every: 1,
     };
     let steps = async |mut rpc: Rpc, request| rpc.steps(request).await;
-    let steps = known(asking.ask(question, steps).await)?;
+    let steps = known(asking.ask(question, steps).await, &mut refused)?;
     let question = v1::LeaksRequest {
         pid,
         limit: GROWING,
         ..v1::LeaksRequest::default()
     };
     let leaks = async |mut rpc: Rpc, request| rpc.leaks(request).await;
-    let leaks = known(asking.ask(question, leaks).await)?;
+    let leaks = known(asking.ask(question, leaks).await, &mut refused)?;
     let question = v1::StacksRequest {
         pid,
         by: v1::StackGrouping::OwnLine.into(),
@@ -146,10 +161,10 @@ async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Fa
         ..v1::StacksRequest::default()
     };
     let stacks = async |mut rpc: Rpc, request| rpc.stacks(request).await;
-    let stacks = known(asking.ask(question, stacks).await)?;
+    let stacks = known(asking.ask(question, stacks).await, &mut refused)?;
     let peak = |of| stats.as_ref().and_then(|stats| peak(stats, of));
     let pace = leaks.as_ref().and_then(Pace::of);
-    Ok(Member {
+    let member = Member {
         pid,
         allocated_bytes: process.allocated_bytes,
         is_per_step: pace.is_some_and(|pace| pace.per_step.is_some()),
@@ -164,7 +179,8 @@ async fn member(asking: &Asking<'_>, process: &v1::Process) -> Result<Member, Fa
             lines: stacks.as_ref().map(lines).unwrap_or_default(),
         },
         place,
-    })
+    };
+    Ok((member, refused))
 }
 
 /// The sum of a peak over all devices, and `None` where a part of it is not known: without that part the rank would be unlike the others
@@ -188,14 +204,23 @@ fn peak(stats: &v1::StatsResponse, of: fn(&v1::DeviceStats) -> Option<u64>) -> O
     })
 }
 
-/// An answer, or `None` where the daemon has none to this question. Trouble of the node as a whole stays an error.
-fn known<A>(answer: Result<A, Failure>) -> Result<Option<A>, Failure> {
+/// An answer, or `None` where the daemon refuses one, or is too old to know the question. The first refusal is kept. Trouble of the node as a
+/// whole stays an error.
+fn known<A>(
+    answer: Result<A, Failure>,
+    refused: &mut Option<Failure>,
+) -> Result<Option<A>, Failure> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(failure) if failure.is_of_the_node() || failure.exit() == Exit::NoProcess => {
             Err(failure)
         }
-        Err(_) => Ok(None),
+        Err(failure) => {
+            if failure.code() != "unimplemented" {
+                refused.get_or_insert(failure);
+            }
+            Ok(None)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod table;
 use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet, Replies};
-use crate::output;
+use crate::output::{self, ErrorBody, no_json};
 use crate::session::Session;
 use flamegraph::draw;
 use gather::{Members, RANKS_MOST, of_node};
@@ -65,7 +65,9 @@ impl Run for Ranks {
                 let each = replies.answers();
                 let each = each.map(|(node, members)| (node, members.not_asked));
                 let cut = fleet::not_asked(each, "ranks", RANKS_MOST);
-                output::text(&format!("{}{}{cut}", table::text(&jobs), replies.told()))?;
+                let refused = fleet::refused(refused(&replies).collect());
+                let told = replies.told();
+                output::text(&format!("{}{told}{refused}{cut}", table::text(&jobs)))?;
             }
         }
         if let Some(path) = &self.flamegraph {
@@ -80,12 +82,24 @@ impl Run for Ranks {
                 ),
             });
         }
-        Ok(match jobs.iter().any(|job| !job.judgement.odd.is_empty()) {
-            true if self.exit_code => Exit::Growing,
-            _ if not_asked(&replies) > 0 => Exit::Partly,
-            _ => replies.exit(),
+        if self.exit_code && jobs.iter().any(|job| !job.judgement.odd.is_empty()) {
+            return Ok(Exit::Growing);
+        }
+        Ok(match refused(&replies).next() {
+            Some((_, failure)) => failure.exit(),
+            None if not_asked(&replies) > 0 => Exit::Partly,
+            None => replies.exit(),
         })
     }
+}
+
+/// The ranks of which something was refused, by name, and why.
+fn refused(replies: &Replies<Members>) -> impl Iterator<Item = (String, &Failure)> {
+    let each = replies.answers();
+    each.flat_map(|(node, members)| {
+        let refused = members.refused.iter();
+        refused.map(move |(pid, failure)| (format!("{} pid {pid}", node.name), failure))
+    })
 }
 
 /// How many ranks were not asked about.
@@ -119,13 +133,23 @@ pub(super) async fn compared(fleet: &Fleet, wanted: Option<&str>) -> Result<Valu
 
 fn document(replies: &Replies<Members>, jobs: &[Job]) -> Result<Value, Failure> {
     let answer = |members: &Members| {
-        let each = members.asked.iter().map(
-            |member| json!({"pid": member.pid, "rank": member.of.rank, "job": member.place.job}),
-        );
-        Ok(each.collect())
+        let each = members.asked.iter().map(|member| {
+            let mut told =
+                json!({"pid": member.pid, "rank": member.of.rank, "job": member.place.job});
+            let mut refused = members.refused.iter();
+            if let Some((_, why)) = refused.find(|(pid, _)| *pid == member.pid) {
+                told["error"] = serde_json::to_value(ErrorBody::from(why)).map_err(no_json)?;
+            }
+            Ok(told)
+        });
+        each.collect()
     };
     let jobs = jobs.iter().map(job::document);
     let jobs = jobs.collect::<Result<Value, Failure>>()?;
-    let further = vec![("jobs", jobs), ("not_asked", not_asked(replies).into())];
+    let further = vec![
+        ("jobs", jobs),
+        ("refused", refused(replies).count().into()),
+        ("not_asked", not_asked(replies).into()),
+    ];
     replies.document(answer, further)
 }

@@ -402,6 +402,70 @@ fn what_a_process_becomes_is_found_within_a_search() {
     }
 }
 
+/// The script of a job is a shell that becomes the program: the entries decide about what it is then.
+#[test]
+fn what_a_shell_becomes_is_judged_anew() {
+    let (left, finer, not_named) = (job(6), job(7), job(8));
+    let program = executable("calls.c", Library::Runtime);
+    let name = program.file_name().unwrap().to_str().unwrap().to_owned();
+    let configuration = Configuration::with(&format!(
+        r#"
+        [[attach]]
+        job = "slurm:{left}"
+        command = "{name}"
+        level = "off"
+
+        [[attach]]
+        job = "slurm:{finer}"
+        command = "{name}"
+        level = "segments"
+
+        [[attach]]
+        job = ["slurm:{left}", "slurm:{finer}"]
+        level = "trace"
+
+        [[attach]]
+        job = "slurm:{not_named}"
+        command = "bash"
+        level = "trace"
+        "#
+    ));
+    let daemon = configuration.daemon(&[]);
+    // It says something only once it is the program.
+    let shell_of = |job: &str| {
+        let mut command = sim().native("/bin/bash");
+        command
+            .args(["-c", "read -r && exec \"$0\""])
+            .arg(&program)
+            .env("SLURM_JOB_ID", job);
+        let shell = Program::start("a shell", command);
+        let pid = shell.pid();
+        eventually("the shell is followed", || {
+            level(&daemon, pid).as_deref() == Some("trace")
+        });
+        shell
+    };
+    for (job, wanted) in [
+        (&left, None),
+        (&finer, Some("segments")),
+        (&not_named, None),
+    ] {
+        let mut shell = shell_of(job);
+        let pid = shell.pid();
+        shell.tell("go on");
+        shell.hear();
+        match wanted {
+            Some(wanted) => wait_for_level(&daemon, pid, wanted),
+            None => eventually("the program is let be", || level(&daemon, pid).is_none()),
+        }
+        assert_eq!(shell.ask("cudaMalloc a 4096")["result"], 0);
+        assert_eq!(level(&daemon, pid).as_deref(), wanted);
+        shell.finish();
+    }
+    let attached: Vec<u64> = rules(&daemon).iter().map(|(_, _, count)| *count).collect();
+    assert_eq!(attached, [0, 1, 2, 1]);
+}
+
 #[test]
 fn a_wrong_policy_does_not_start() {
     let configuration = Configuration::with("[[attach]]\nusers = 0\n");

@@ -153,7 +153,8 @@ impl Tracer {
             .map(|t| t.pid)
     }
 
-    /// A traced process has executed another image: what it held is gone, and the new image is attached.
+    /// A traced process has executed another image: what it held is gone, and the new image is attached, unless the policy had attached
+    /// the process and does not want it any more.
     fn executed(&mut self, process: ProcessHandle, tgid: u32) {
         if self.pid_of(process) != Some(tgid) {
             return;
@@ -162,9 +163,19 @@ impl Tracer {
             return;
         };
         self.forget_ended();
+        let Some((options, rule)) = self.judged_again(tgid, &old) else {
+            tracing::info!(
+                pid = tgid,
+                "no longer traced: the policy does not want what it has become"
+            );
+            self.save();
+            // A rule may want it.
+            self.appeared(tgid);
+            return;
+        };
         let cause = Cause {
-            options: old.options.clone(),
-            rule: old.rule,
+            options,
+            rule,
             children: old.children,
             wait: true,
             generation: old.facts.generation + 1,

@@ -1,17 +1,19 @@
 //! Attaches what the policy wants.
 //!
-//! A program that is started is compared with the entries when the kernel reports its exec, before it has run for long. What changes
+//! A program that is started is compared with the entries when the kernel reports its exec, before it has run for long; so is what a
+//! process becomes that an entry had attached and that executes another program. What changes
 //! later (a library that is loaded, a process that is moved into another control group) is found by a search, once a second.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use memscope_log::records::DaemonRecord;
-use memscope_rpc::{Caller, Refusal};
+use memscope_rpc::{AttachOptions, Caller, Refusal};
 
 use super::Tracer;
 use super::cause::Cause;
 use super::ruling::{InForce, Judged, Looks, Wanted};
+use super::traced::Traced;
 use crate::policy::Policy;
 
 /// Time after which a process that no entry wanted is looked at again, although nothing about it seems to have changed: what it maps
@@ -95,6 +97,27 @@ impl Tracer {
             Some(wanted) => self.attach_by_policy(pid, wanted),
             None => self.leave(pid, false),
         }
+    }
+
+    /// How a process that has executed another image is to be attached, and by which rule: as before, or as the policy wants it now where an
+    /// entry of it had attached the process. `None`: the policy wants it no more.
+    pub(super) fn judged_again(
+        &mut self,
+        pid: u32,
+        old: &Traced,
+    ) -> Option<(AttachOptions, Option<u64>)> {
+        let Some(rule) = old.rule.filter(|rule| self.ruling.has(*rule)) else {
+            return Some((old.options.clone(), old.rule));
+        };
+        let Some(wanted) = self.ruling.decide_again(pid, rule) else {
+            self.leave(pid, false);
+            return None;
+        };
+        let (id, attached) = self.ruling.numbers.get_mut(wanted.at)?;
+        if *id != rule {
+            *attached += 1;
+        }
+        Some((wanted.options, Some(*id)))
     }
 
     /// Searches for processes that the policy wants and that no report of the kernel told of.

@@ -139,12 +139,30 @@ impl Ruling {
     pub(super) fn decide(&self, pid: u32) -> Option<Wanted> {
         let candidate = Candidate::of(pid, &self.places).ok()?;
         let (at, entry) = self.policy.decide(&candidate)?;
-        Some(Wanted {
-            at,
-            options: entry.options.clone()?,
-            waits: !entry.conditions.need_a_library(),
-        })
+        wanted(at, entry)
     }
+
+    /// The same for a process that the entry with this number had attached, and that has just executed another image. The image has mapped
+    /// next to nothing yet: where no entry decides about it, one that asks for a library may do so soon, and what it wanted goes on.
+    pub(super) fn decide_again(&self, pid: u32, rule: u64) -> Option<Wanted> {
+        let candidate = Candidate::of(pid, &self.places).ok()?;
+        if let Some((at, entry)) = self.policy.decide(&candidate) {
+            return wanted(at, entry);
+        }
+        let at = self.numbers.iter().position(|(id, _)| *id == rule)?;
+        let entry = self.policy.entries.get(at)?;
+        let may_decide = entry.conditions.need_a_library();
+        may_decide.then(|| wanted(at, entry)).flatten()
+    }
+}
+
+/// How an entry wants the processes that it decides about to be attached; `None`: not at all.
+fn wanted(at: usize, entry: &Entry) -> Option<Wanted> {
+    Some(Wanted {
+        at,
+        options: entry.options.clone()?,
+        waits: !entry.conditions.need_a_library(),
+    })
 }
 
 /// Folders in which the machine keeps what it knows of pods.

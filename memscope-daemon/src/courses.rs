@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memscope_ledger::course::{Course, Cut, DeviceCourse, DeviceLevel, Grid, Sample};
 use memscope_ledger::event::{CoverageNote, ProcessHandle};
-use memscope_ledger::report::Source;
+use memscope_ledger::report::{AsOf, Source};
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::{Recording, SegmentHeader, SegmentPlace};
 
@@ -493,6 +493,20 @@ impl Found {
         }
     }
 
+    /// The answer with what was found of process `of`. `now` is the process that has its pid by now: `None` where that is another one, which
+    /// the asker may not be allowed to see.
+    pub fn told(
+        self,
+        ledger: &Ledger,
+        now: ProcessHandle,
+        of: ProcessHandle,
+        as_of: AsOf,
+    ) -> Option<memscope_proto::v1::FluctuationResponse> {
+        (now == of)
+            .then(|| ledger.fluctuation(of, as_of, self.courses, self.notes))
+            .flatten()
+    }
+
     /// Takes from a ledger's buckets what they say of a window, up to `until_ns`, which is the ledger's own moment.
     pub fn take_coarse(&mut self, ledger: &Ledger, asked: &Asked, grid: &Grid, until_ns: u64) {
         let (from_ns, to_ns) = asked.window;
@@ -546,4 +560,45 @@ fn fold(
     )?;
     watcher.column.damaged |= damaged;
     Ok((left, watcher.column))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, StackRef};
+
+    /// While the journal is read, the process may end, and its pid become that of somebody else's.
+    #[test]
+    fn a_process_that_has_the_pid_now_is_not_told_of() {
+        let (of, later) = (ProcessHandle(1), ProcessHandle(2));
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        for (sequence, process, body) in [(1, of, true), (2, of, false), (3, later, true)] {
+            let facts = ProcessFacts {
+                pid: 4242,
+                ..ProcessFacts::default()
+            };
+            ledger.apply(&Event {
+                id: EventId { epoch: 1, sequence },
+                time_ns: sequence,
+                process,
+                tid: 0,
+                lost_before: 0,
+                stack: StackRef::NotTaken,
+                sampling: 0,
+                body: match body {
+                    true => Body::Attached(Box::new(facts)),
+                    false => Body::Exited,
+                },
+            });
+        }
+        assert_eq!(ledger.find(4242), Some(later));
+        let as_of = AsOf {
+            boot_ns: 9,
+            unix_ns: 9,
+            event: EventId::default(),
+        };
+        let told = |now| Found::default().told(&ledger, now, of, as_of).is_some();
+        assert!(told(of));
+        assert!(!told(later));
+    }
 }

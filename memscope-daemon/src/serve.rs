@@ -425,7 +425,7 @@ impl Daemon for Serving {
             }
         };
         self.about(pid, move |ledger, process, _| {
-            ledger.fluctuation(process, end, found.courses, found.notes)
+            found.told(ledger, process, of, end)
         })
         .await
     }

@@ -332,11 +332,12 @@ pub fn event(
     now_ns: u64,
 ) -> Row {
     let body = serde_json::to_value(event).unwrap_or_default();
-    let number = |names: &[&str]| {
-        names
-            .iter()
-            .find_map(|name| body.get(name).and_then(Json::as_i64))
-    };
+    // What the kind has is a level deeper than what all events have.
+    let own = body.get("body");
+    let number = |name: &str| own.and_then(|own| own.get(name)).and_then(Json::as_i64);
+    let is_oom = |trace: &v1::PoolTrace| trace.action() == v1::TraceAction::Oom;
+    // When memory ran out, the device's free bytes stand in the place of the address.
+    let has_address = !matches!(&event.body, Some(v1::event::Body::Trace(trace)) if is_oom(trace));
     let record = EventRow {
         sequence: event.id.as_ref().and_then(|id| int(id.sequence)),
         kind: body.get("kind").and_then(Json::as_str).map(str::to_owned),
@@ -344,9 +345,9 @@ pub fn event(
         tid: Some(event.tid.into()).filter(|tid| *tid > 0),
         stack_id: event.stack_id.map(|id| format!("{id:016x}")),
         lost_before: int(event.lost_before),
-        device: number(&["device"]),
-        address: number(&["address"]),
-        size_bytes: number(&["size_bytes"]),
+        device: number("device"),
+        address: number("address").filter(|_| has_address),
+        size_bytes: number("size_bytes"),
         body: Some(body.to_string()),
     };
     row(

@@ -4,7 +4,7 @@ use crate::cursor::{Cursor, Seen, key};
 use crate::daemon::{Daemon, DaemonError};
 use crate::ear::{self, Sound};
 use memscope_archive_rows::rows::{self, Gap, Node, Origin};
-use memscope_archive_rows::{Record as _, Row, SnapshotRow, StackRow, StepRow};
+use memscope_archive_rows::{OomRow, PeakRow, Record as _, Row, SnapshotRow, StackRow, StepRow};
 use memscope_proto::v1;
 use memscope_proto::v1::event::Body;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const ROWS: usize = 400_000;
 /// Bytes of snapshots in one batch; one that is larger is left out, and a row in `gaps` tells of it.
 pub const SNAPSHOT_BYTES: u64 = 64 << 20;
+
+/// The same where the spool takes at most so many bytes: half of it, because there are other rows in a batch, and others wait.
+#[must_use]
+pub fn snapshot_bytes(spool: u64) -> u64 {
+    SNAPSHOT_BYTES.min(spool / 2)
+}
+
 /// Stacks of a process in an hour, and at its end.
 pub const STACKS: u32 = 100;
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -42,20 +49,21 @@ struct Maker<'a> {
     daemon: &'a Daemon,
     node: &'a Node,
     number: u64,
+    /// Most bytes of snapshots in it.
+    snapshot_bytes: u64,
     epoch: u64,
     now_ns: u64,
     processes: BTreeMap<u32, v1::Process>,
     batch: Batch,
 }
 
-/// Asks the daemon for what is not in the archive yet.
+/// Asks the daemon for what is not in the archive yet: of the node, for the batch with the number, with at most so many bytes of snapshots.
 ///
 /// # Errors
 /// If the daemon does not answer. What it refuses about one process only is asked again with the next batch.
 pub async fn make(
     daemon: &Daemon,
-    node: &Node,
-    number: u64,
+    (node, number, snapshot_bytes): (&Node, u64, u64),
     cursor: &Cursor,
     ears: &Ears,
 ) -> Result<Batch, DaemonError> {
@@ -65,6 +73,7 @@ pub async fn make(
         daemon,
         node,
         number,
+        snapshot_bytes,
         epoch: status.journal.map_or(0, |journal| journal.epoch),
         now_ns: status.now_unix_ns,
         processes: processes.into_iter().map(|it| (it.handle, it)).collect(),
@@ -225,18 +234,38 @@ impl Maker<'_> {
                 cursor.interrupted = true;
                 return false;
             }
-            Sound::NoRoom { count, first, last } => {
-                for table in tables {
-                    let gap = Gap {
-                        of_table: (*table).to_owned(),
-                        reason: "no_room",
-                        missing: Some(*count),
-                        numbers: (Some(*first), Some(*last)),
-                        ..Gap::default()
-                    };
-                    self.gap(&gap, None);
+            Sound::NoRoom {
+                epoch,
+                count,
+                first,
+                last,
+            } => {
+                let same = cursor.epoch == *epoch;
+                let from = if same { cursor.sequence + 1 } else { 1 };
+                let may_lack = cursor.interrupted && from < *first && cursor.epoch != 0;
+                let not_connected = may_lack.then(|| ("not_connected", None, (from, *first - 1)));
+                let no_room = ("no_room", Some(*count), (*first, *last));
+                for (reason, missing, (from, to)) in not_connected.into_iter().chain([no_room]) {
+                    for table in tables {
+                        let gap = Gap {
+                            of_table: (*table).to_owned(),
+                            reason,
+                            missing,
+                            numbers: (Some(from), Some(to)),
+                            ..Gap::default()
+                        };
+                        let row = rows::gap(&self.origin(*epoch), &gap, None, self.now_ns);
+                        self.batch.rows.push(row);
+                    }
                 }
-                cursor.sequence = (*last).max(cursor.sequence);
+                let sequence = if same { cursor.sequence } else { 0 };
+                *cursor = crate::cursor::Heard {
+                    epoch: *epoch,
+                    sequence: (*last).max(sequence),
+                    unix_ns: cursor.unix_ns,
+                    // Findings that stand are told anew to whoever connects, however old they are.
+                    interrupted: cursor.interrupted && *last <= sequence,
+                };
                 return false;
             }
             Sound::Event(event) => event,
@@ -328,7 +357,7 @@ impl Maker<'_> {
             Ok(made) => made,
             Err(error) if ended && error.is_not_found() => {
                 seen.ended = true;
-                (Vec::new(), vec![forgotten("peaks")])
+                (Vec::new(), forgotten_of_process())
             }
             Err(error) => return Err(error),
         };
@@ -360,7 +389,7 @@ impl Maker<'_> {
             // Another process has its number by now, and questions are about that one.
             if ended {
                 seen.ended = true;
-                gaps.push(forgotten("peaks"));
+                gaps.extend(forgotten_of_process());
             }
             return Ok((made, gaps));
         }
@@ -414,13 +443,10 @@ impl Maker<'_> {
             if listed.contains(&name) {
                 self.batch.cursor.processes.insert(name, seen);
             } else if !seen.ended {
-                self.gap(
-                    &Gap {
-                        object: Some(format!("process {name}")),
-                        ..forgotten("peaks")
-                    },
-                    None,
-                );
+                for gap in forgotten_of_process() {
+                    let object = Some(format!("process {name}"));
+                    self.gap(&Gap { object, ..gap }, None);
+                }
             }
         }
     }
@@ -439,8 +465,8 @@ impl Maker<'_> {
             if self.batch.cursor.snapshots.contains(&number) {
                 continue;
             }
-            let fits = kept.bytes <= SNAPSHOT_BYTES;
-            if fits && bytes + kept.bytes > SNAPSHOT_BYTES {
+            let fits = kept.bytes <= self.snapshot_bytes;
+            if fits && bytes + kept.bytes > self.snapshot_bytes {
                 self.batch.more = true;
                 break;
             }
@@ -505,6 +531,17 @@ fn forgotten(table: &str) -> Gap {
         reason: "forgotten",
         ..Gap::default()
     }
+}
+
+/// A process ended, and what it did last was not asked for in time: each table may lack rows of it.
+fn forgotten_of_process() -> Vec<Gap> {
+    let tables = [
+        PeakRow::TABLE,
+        StepRow::TABLE,
+        StackRow::TABLE,
+        OomRow::TABLE,
+    ];
+    tables.map(|table| forgotten(table.name)).into()
 }
 
 /// The steps that end after the last one that is written.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use memscope_archive_rows::Cell;
+use memscope_archive_rows::{Cell, GapRow, Whose};
 
 fn event(epoch: u64, body: Body) -> v1::Event {
     v1::Event {
@@ -43,6 +43,7 @@ async fn what_an_earlier_daemon_told_is_not_of_the_new_ones_processes() {
             daemon: &daemon,
             node: &node,
             number: 1,
+            snapshot_bytes: SNAPSHOT_BYTES,
             epoch: 2,
             now_ns: 1,
             processes: BTreeMap::from([(1, listed.clone())]),
@@ -69,4 +70,127 @@ async fn what_an_earlier_daemon_told_is_not_of_the_new_ones_processes() {
         let over = maker.batch.rows.len() - 2;
         assert_eq!(over, usize::from(epoch == 2));
     }
+}
+
+/// What each row in `gaps` says: reason, table, first and last number, and of which journal.
+fn gaps(batch: &Batch) -> Vec<(String, String, [Option<i64>; 3])> {
+    let rows = batch
+        .rows
+        .iter()
+        .filter(|row| row.table == GapRow::TABLE.name);
+    let told = rows.map(|row| {
+        let mut columns = Whose::TABLE.own.iter().chain(GapRow::TABLE.own);
+        let mut at = |name: &str| {
+            let at = columns.by_ref().position(|column| column.name == name);
+            at.unwrap()
+        };
+        let epoch = at("epoch");
+        let table = epoch + 1 + at("of_table");
+        let reason = table + 1 + at("reason");
+        let from = reason + 1 + at("from_number");
+        let to = from + 1 + at("to_number");
+        let text = |at: usize| match &row.cells[at] {
+            Cell::Text(Some(text)) => text.clone(),
+            other => panic!("{other:?}"),
+        };
+        let number = |at: usize| match &row.cells[at] {
+            Cell::Int(number) => *number,
+            other => panic!("{other:?}"),
+        };
+        (text(reason), text(table), [from, to, epoch].map(number))
+    });
+    told.collect()
+}
+
+fn gap(reason: &str, table: &str, numbers: [i64; 3]) -> (String, String, [Option<i64>; 3]) {
+    (reason.to_owned(), table.to_owned(), numbers.map(Some))
+}
+
+#[tokio::test]
+async fn what_was_not_heard_is_told_apart_from_what_found_no_room() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = Maker {
+        daemon: &daemon,
+        node: &node,
+        number: 1,
+        snapshot_bytes: SNAPSHOT_BYTES,
+        epoch: 8,
+        now_ns: 1,
+        processes: BTreeMap::new(),
+        batch: Batch::default(),
+    };
+    let of = |epoch, sequence| {
+        let mut told = event(epoch, Body::Forked(v1::Forked::default()));
+        told.id = Some(v1::EventId { epoch, sequence });
+        Sound::Event(Box::new(told))
+    };
+    let no_room = |epoch, first, last| Sound::NoRoom {
+        epoch,
+        count: 1 + last - first,
+        first,
+        last,
+    };
+    let heard = ear::Heard {
+        sounds: vec![
+            Sound::Begins,
+            of(7, 2),
+            no_room(7, 3, 4),
+            Sound::Begins,
+            no_room(7, 9, 9),
+            Sound::Begins,
+            no_room(8, 5, 6),
+            of(8, 7),
+        ],
+        ..ear::Heard::default()
+    };
+    maker.events(&heard);
+    assert_eq!(
+        gaps(&maker.batch),
+        [
+            gap("no_room", "events", [3, 4, 7]),
+            gap("not_connected", "events", [5, 8, 7]),
+            gap("no_room", "events", [9, 9, 7]),
+            gap("not_connected", "events", [1, 4, 8]),
+            gap("no_room", "events", [5, 6, 8]),
+        ]
+    );
+    let cursor = &maker.batch.cursor.events;
+    assert_eq!((cursor.epoch, cursor.sequence), (8, 7));
+    assert!(!cursor.interrupted);
+}
+
+/// A process that is not listed any more may lack rows in each table that tells of its end.
+#[tokio::test]
+async fn each_table_that_lacks_a_process_says_so() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = Maker {
+        daemon: &daemon,
+        node: &node,
+        number: 1,
+        snapshot_bytes: SNAPSHOT_BYTES,
+        epoch: 2,
+        now_ns: 1,
+        processes: BTreeMap::new(),
+        batch: Batch::default(),
+    };
+    maker.seen_in(2, 5).step = 3;
+    maker.seen_in(2, 6).ended = true;
+    maker.forgotten();
+    let told: Vec<_> = gaps(&maker.batch)
+        .into_iter()
+        .map(|(reason, table, _)| (reason, table))
+        .collect();
+    let of = |table: &str| ("forgotten".to_owned(), table.to_owned());
+    assert_eq!(told, ["peaks", "steps", "stacks", "ooms"].map(of));
+}
+
+/// A snapshot that the spool could never take would be asked for again and again, and no batch would be closed.
+#[test]
+fn a_snapshot_leaves_room_in_the_spool() {
+    assert_eq!(snapshot_bytes(1 << 40), SNAPSHOT_BYTES);
+    assert_eq!(snapshot_bytes(2 * SNAPSHOT_BYTES), SNAPSHOT_BYTES);
+    assert_eq!(snapshot_bytes(SNAPSHOT_BYTES), SNAPSHOT_BYTES / 2);
+    assert_eq!(snapshot_bytes(1 << 20), 1 << 19);
 }

@@ -20,8 +20,10 @@ pub enum Sound {
     Begins,
     /// An event.
     Event(Box<v1::Event>),
-    /// Events that found no room here.
+    /// Events of one journal that found no room here.
     NoRoom {
+        /// The journal.
+        epoch: u64,
         /// Number of events that were dropped.
         count: u64,
         /// Their first number.
@@ -110,9 +112,9 @@ impl Ear {
     pub fn begins(&self) {
         let mut inner = self.lock();
         inner.standing.clear();
-        // One of them is as good as several in a row. Where there is no room, what is missing is told anyway.
-        let is_last = matches!(inner.sounds.back(), Some(Sound::Begins));
-        if !is_last && inner.sounds.len() <= self.most {
+        // One of them is as good as several in a row. It is kept where there is no room, too: what was made while nobody listened is in no
+        // number of events that found none.
+        if !matches!(inner.sounds.back(), Some(Sound::Begins)) {
             inner.sounds.push_back(Sound::Begins);
         }
     }
@@ -127,17 +129,23 @@ impl Ear {
                 false => of.insert(finding.number),
             };
         }
-        let number = event.id.as_ref().map_or(0, |id| id.sequence);
+        let id = event.id.as_ref().copied().unwrap_or_default();
         if inner.sounds.len() < self.most {
             inner.sounds.push_back(Sound::Event(Box::new(event)));
-        } else if let Some(Sound::NoRoom { count, last, .. }) = inner.sounds.back_mut() {
-            (*count, *last) = (*count + 1 + event.missed, number);
         } else {
-            inner.sounds.push_back(Sound::NoRoom {
-                count: 1 + event.missed,
-                first: number,
-                last: number,
-            });
+            match inner.sounds.back_mut() {
+                Some(Sound::NoRoom {
+                    epoch, count, last, ..
+                }) if *epoch == id.epoch => {
+                    (*count, *last) = (*count + 1 + event.missed, id.sequence);
+                }
+                _ => inner.sounds.push_back(Sound::NoRoom {
+                    epoch: id.epoch,
+                    count: 1 + event.missed,
+                    first: id.sequence,
+                    last: id.sequence,
+                }),
+            }
         }
         if inner.sounds.len() >= self.most / 2 {
             self.filling.notify_one();
@@ -197,6 +205,45 @@ mod tests {
             _ => 0,
         });
         lost.sum()
+    }
+
+    /// The connection breaks and memscoped is started anew while the ear is full: each gap is of its own journal.
+    #[test]
+    fn what_breaks_off_while_there_is_no_room_is_told_as_well() {
+        let of = |epoch, sequence| v1::Event {
+            id: Some(v1::EventId { epoch, sequence }),
+            ..v1::Event::default()
+        };
+        let ear = Ear::new(&[], 3);
+        ear.begins();
+        for sequence in 1..=4 {
+            ear.hear(of(7, sequence));
+        }
+        ear.begins();
+        ear.begins();
+        ear.hear(of(7, 9));
+        let first = ear.heard();
+        ear.begins();
+        ear.hear(of(8, 5));
+        ear.hear(of(8, 6));
+        let told = |heard: &Heard| -> Vec<String> {
+            let told = heard.sounds.iter().map(|sound| match sound {
+                Sound::Begins => "begins".to_owned(),
+                Sound::Event(event) => format!("event {}", event.id.as_ref().unwrap().sequence),
+                Sound::NoRoom {
+                    epoch,
+                    count,
+                    first,
+                    last,
+                } => format!("{count} of {epoch}: {first} to {last}"),
+            });
+            told.collect()
+        };
+        let before = ["begins", "event 1", "event 2", "2 of 7: 3 to 4"];
+        let between = ["begins", "1 of 7: 9 to 9"];
+        assert_eq!(told(&first), [&before[..], &between].concat());
+        ear.written(&first);
+        assert_eq!(told(&ear.heard()), ["begins", "2 of 8: 5 to 6"]);
     }
 
     #[test]

@@ -129,14 +129,18 @@ async fn run(options: &Options, store: Store, node: Node) -> Result<()> {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let filling = archive.events.as_ref().unwrap_or(&archive.alerts);
     let filling = Arc::clone(&filling.filling);
+    let mut made = Made::All;
     loop {
         let ends = tokio::select! {
-            _ = ticks.tick() => false,
-            () = filling.notified() => false,
+            () = is_due(&mut ticks, &filling, made) => false,
             _ = terminate.recv() => true,
             _ = interrupt.recv() => true,
         };
-        while archive.batch().await {
+        loop {
+            made = archive.batch().await;
+            if made != Made::More {
+                break;
+            }
             closed.notify_one();
         }
         closed.notify_one();
@@ -154,6 +158,26 @@ async fn run(options: &Options, store: Store, node: Node) -> Result<()> {
     Ok(())
 }
 
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// It is closed, and there is more already.
+    More,
+    /// It is closed, or there was nothing to close.
+    All,
+    /// It is not closed.
+    Nothing,
+}
+
+/// Waits until the next batch is due: in time, or when an ear fills. If the last one could not be closed, an ear that is full anyway says
+/// nothing new: else each event would begin a batch, with all questions to memscoped.
+async fn is_due(ticks: &mut tokio::time::Interval, filling: &Notify, made: Made) {
+    tokio::select! {
+        _ = ticks.tick() => {}
+        () = filling.notified(), if made != Made::Nothing => {}
+    }
+}
+
 /// What batches are made of.
 struct Archive<'a> {
     options: &'a Options,
@@ -167,14 +191,14 @@ struct Archive<'a> {
 }
 
 impl Archive<'_> {
-    /// Makes and closes a batch. Whether there is more already. A failure is told; what was not written is asked for again.
-    async fn batch(&mut self) -> bool {
+    /// Makes and closes a batch. A failure is told; what was not written is asked for again.
+    async fn batch(&mut self) -> Made {
         match self.try_batch().await {
             Ok(more) => {
                 if self.problem.take().is_some() {
                     tracing::info!("batches are closed again");
                 }
-                more
+                if more { Made::More } else { Made::All }
             }
             Err(error) => {
                 let text = format!("{error:#}");
@@ -183,7 +207,7 @@ impl Archive<'_> {
                     tracing::warn!(error, "no batch is closed; it is tried again");
                 }
                 self.problem = Some(text);
-                false
+                Made::Nothing
             }
         }
     }
@@ -195,7 +219,9 @@ impl Archive<'_> {
         };
         let daemon = Daemon::connect(&self.options.socket).await?;
         let number = lock(&self.spool).next_batch();
-        let mut batch = batch::make(&daemon, &self.node, number, &self.cursor, &ears).await?;
+        let limit = self.options.spool_mib << 20;
+        let origin = (&self.node, number, batch::snapshot_bytes(limit));
+        let mut batch = batch::make(&daemon, origin, &self.cursor, &ears).await?;
         if batch.rows.is_empty() && batch.cursor == self.cursor {
             self.written(&ears);
             return Ok(false);
@@ -223,5 +249,29 @@ impl Archive<'_> {
         if let (Some(ear), Some(heard)) = (&self.events, &ears.events) {
             ear.written(heard);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    #[tokio::test]
+    async fn an_ear_that_fills_begins_no_batch_where_none_can_be_closed() {
+        let mut ticks = tokio::time::interval(Duration::from_secs(3600));
+        ticks.tick().await;
+        let filling = Notify::new();
+        let mut polled = |made| {
+            filling.notify_one();
+            let due = pin!(is_due(&mut ticks, &filling, made));
+            due.poll(&mut Context::from_waker(Waker::noop()))
+        };
+        assert_eq!(polled(Made::All), Poll::Ready(()));
+        assert_eq!(polled(Made::Nothing), Poll::Pending);
+        assert_eq!(polled(Made::Nothing), Poll::Pending);
+        // After the next one that is closed it counts again.
+        assert_eq!(polled(Made::All), Poll::Ready(()));
     }
 }

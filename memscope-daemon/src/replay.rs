@@ -523,15 +523,25 @@ fn fold(
     still: Option<&HashSet<(u64, u64)>>,
 ) -> Result<Replayed, ReplayError> {
     let recording = Recording::open(path)?;
-    let place = recording.segment_before(|place| until.is_none_or(|until| until.is_behind(place)));
-    let course = Course {
-        place,
-        config,
-        until,
-        pid,
-        left: None,
-    };
-    fold_from(&recording, course, bounds, still, None)
+    let is_behind = |place: &SegmentPlace| until.is_none_or(|until| until.is_behind(place));
+    let mut place = recording.segment_before(is_behind);
+    loop {
+        let course = Course {
+            place,
+            config: config.clone(),
+            until,
+            pid,
+            left: None,
+        };
+        match fold_from(&recording, course, bounds, still, None) {
+            Err(ReplayError::Recording(error @ RecordingError::Checkpoint { .. })) => {
+                // The records from an earlier segment on lead to the same state.
+                let earlier = recording.before(place);
+                place = earlier.ok_or(ReplayError::Recording(error))?;
+            }
+            folded => return folded,
+        }
+    }
 }
 
 fn fold_from(
@@ -604,10 +614,24 @@ fn fold_from(
                     until.is_some_and(|until| until.is_too_early(&header, ledger))
                 };
                 let checkpoint = checkpoint.filter(|_| !began || !is_early(&fold.ledger));
-                let back = absent.segment(&left_out, checkpoint.is_some());
+                let mut then = absent.clone();
+                let back = then.segment(&left_out, checkpoint.is_some());
                 let is_needed = !began || damaged || !back.is_empty();
-                if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
-                    fold.restore(recording.restore(&checkpoint, about.pid())?);
+                let restored = match checkpoint.filter(|_| is_needed) {
+                    Some(checkpoint) => match recording.restore(&checkpoint, about.pid()) {
+                        // Without it, what is missing stays missing.
+                        Err(RecordingError::Checkpoint { .. }) if began => {
+                            then = absent.clone();
+                            then.segment(&left_out, false);
+                            None
+                        }
+                        restored => Some(restored?),
+                    },
+                    None => None,
+                };
+                absent = then;
+                if let Some(restored) = restored {
+                    fold.restore(restored);
                     about.restored(&mut fold.ledger);
                     known_warnings = records.warnings().len();
                 }

@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_common::{KIND_TRACE, RecordHeader, TraceRecord};
-use memscope_daemon::replay::{Bounds, ReplayError, Until, replay_until, replay_within};
-use memscope_ledger::LedgerConfig;
+use memscope_daemon::replay::{
+    Bounds, ReplayError, Until, replay_left, replay_until, replay_within,
+};
 use memscope_ledger::event::*;
-use memscope_log::records::encode;
-use memscope_log::{ClockPair, Config, Journal};
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_log::records::{Decoder, Outcome, encode};
+use memscope_log::{ClockPair, Config, Folded, Journal, Recording, RecordingError};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
@@ -338,4 +340,104 @@ fn what_is_being_written_is_not_read() {
         };
         assert_eq!(blocks(&whole), blocks(&asked(until, None)));
     }
+}
+
+/// A state that a journal cannot be begun with is passed over: the segment before it leads there too.
+#[test]
+fn a_state_that_cannot_be_read_is_not_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = ClockPair {
+        boot_ns: 1,
+        unix_ns: 1_000_000_000_000_000_001,
+    };
+    let config = Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(EPOCH, [7; 16], clock)
+    };
+    let mut journal = Journal::create(dir.path(), config).unwrap();
+    let mut decoder = Decoder::new(EPOCH);
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    let segments = |dir: &std::path::Path| {
+        let recording = Recording::open(dir).unwrap();
+        recording.segments().len()
+    };
+    let mut number = 0;
+    let mut tell = |journal: &mut Journal, body: Body| {
+        number += 1;
+        let event = Event {
+            id: EventId {
+                epoch: EPOCH,
+                sequence: number,
+            },
+            time_ns: number,
+            process: ProcessHandle(1),
+            tid: 1,
+            lost_before: 0,
+            stack: StackRef::NotTaken,
+            sampling: 0,
+            body,
+        };
+        let record = record(&event);
+        let state = Folded {
+            decoder: &decoder,
+            ledger: &ledger,
+        };
+        journal.append(&record, number, Some(state)).unwrap();
+        let Outcome::Decoded(event) = decoder.decode(&record) else {
+            panic!("{event:?}");
+        };
+        ledger.apply(&event);
+        number
+    };
+    tell(&mut journal, attached());
+    tell(&mut journal, pool_seen());
+    let mut block = 0;
+    while segments(journal.epoch_dir()) < 4 {
+        for _ in 0..1000 {
+            block += 1;
+            tell(&mut journal, came(512 * block, 512));
+        }
+        journal.settle().unwrap();
+    }
+    let last = tell(&mut journal, note("last"));
+    journal.settle().unwrap();
+    let folder = journal.epoch_dir().to_owned();
+    drop(journal);
+    let folded = |until| {
+        let config = LedgerConfig::default();
+        let replayed = match until {
+            Some(until) => replay_until(&folder, config, until, Some(42)),
+            None => replay_left(&folder, config),
+        };
+        let replayed = replayed.unwrap();
+        assert_eq!(replayed.warnings, Vec::<String>::new());
+        let process = replayed.ledger.find(42).unwrap();
+        let gauge = replayed.ledger.gauge(process, 0).unwrap();
+        (gauge.allocated_bytes, replayed.end.event.sequence)
+    };
+    let moments = [None, Some(Until::Event(last - 1)), Some(Until::Boot(last))];
+    let whole = moments.map(folded);
+    assert_eq!(whole[0], (Some(512 * block), last));
+    let states = ["000003.msc", "000002.msc"].map(|name| folder.join(name));
+    for state in &states {
+        let bytes = std::fs::read(state).unwrap();
+        let cuts = [bytes.len() - 1, bytes.len() / 2, 1, 0];
+        for bytes in cuts.map(|len| &bytes[..len]) {
+            std::fs::write(state, bytes).unwrap();
+            assert_eq!(moments.map(folded), whole, "{} bytes", bytes.len());
+        }
+        let mut flipped = bytes.clone();
+        flipped[bytes.len() / 2] ^= 1;
+        std::fs::write(state, flipped).unwrap();
+        assert_eq!(moments.map(folded), whole);
+    }
+    // Where nothing is before it, there is nothing to begin with.
+    for name in ["000000.msj", "000001.msj"] {
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    let refused = replay_left(&folder, LedgerConfig::default());
+    let Err(ReplayError::Recording(why)) = refused else {
+        panic!("it is read");
+    };
+    assert!(matches!(why, RecordingError::Checkpoint { .. }), "{why}");
 }

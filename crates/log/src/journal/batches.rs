@@ -145,10 +145,16 @@ impl Batches {
                         }
                         other => other?,
                     };
-                    self.at = self
-                        .at
-                        .saturating_add(SEGMENT_HEADER as u64)
-                        .saturating_add(header.checkpoint_bytes);
+                    let state = self.at.saturating_add(SEGMENT_HEADER as u64);
+                    let len = segment.len()?;
+                    self.at = state.saturating_add(header.checkpoint_bytes);
+                    if self.at > len {
+                        self.warnings.push(Warning::Truncated {
+                            path: path.clone(),
+                            at: state,
+                            lost_bytes: len.saturating_sub(state),
+                        });
+                    }
                     let repeats = self
                         .expected
                         .is_some_and(|next| header.first_sequence < next);

@@ -252,9 +252,11 @@ impl Beginning {
             at: at.saturating_add(list),
             bytes: header.checkpoint_bytes.saturating_sub(list),
         };
+        // A file that was cut off inside the state has no state there, and one without bytes was never written.
+        let is_there = segment.len()? >= inside.at.saturating_add(inside.bytes);
         let checkpoint = match &segment.beside {
-            _ if inside.bytes > 0 => Some(inside),
-            Some((file, bytes)) if at == SEGMENT_HEADER as u64 && list == 0 => {
+            _ if inside.bytes > 0 => is_there.then_some(inside),
+            Some((file, bytes)) if at == SEGMENT_HEADER as u64 && list == 0 && *bytes > 0 => {
                 Some(CheckpointPlace {
                     path: segment.path.with_extension(CHECKPOINT),
                     file: Arc::clone(file),
@@ -281,6 +283,13 @@ pub(crate) struct SegmentFile {
 }
 
 impl SegmentFile {
+    /// Bytes of the file now.
+    pub(crate) fn len(&self) -> Result<u64, RecordingError> {
+        let facts = self.file.metadata();
+        let facts = facts.map_err(|error| RecordingError::of("read", &self.path, error))?;
+        Ok(facts.len())
+    }
+
     pub(crate) fn open(path: &Path) -> io::Result<SegmentFile> {
         let file = Arc::new(File::open(path)?);
         let beside = File::open(path.with_extension(CHECKPOINT))

@@ -84,8 +84,9 @@ impl Recording {
             });
         }
         let (file, header) = read_header(path)?;
-        let segments = segments_of(&file, &header)?;
-        Self::begin(path, [file].into(), segments, Vec::new())
+        let mut warnings = Vec::new();
+        let segments = segments_of(&file, &header, &mut warnings)?;
+        Self::begin(path, [file].into(), segments, warnings)
     }
 
     /// Leaves out the segments before the first one that can be read without those before it.
@@ -207,6 +208,14 @@ impl Recording {
             }
         }
         found
+    }
+
+    /// Returns the last segment before `place` that can be read without those before it: where to begin if the state of `place` cannot be
+    /// read.
+    pub fn before(&self, place: &SegmentPlace) -> Option<&SegmentPlace> {
+        let key = |place: &SegmentPlace| (place.file, place.at);
+        let mut before = self.segments.iter().rev();
+        before.find(|one| key(one) < key(place) && one.stands_alone())
     }
 
     /// Returns the first segment that can be read without those before it and from which on no segment leaves out
@@ -524,10 +533,11 @@ pub(crate) fn read_header(path: &Path) -> Result<(SegmentFile, SegmentHeader), R
     Ok((segment, header))
 }
 
-/// Finds the segments of a single file by going from header to header.
+/// Finds the segments of a single file by going from header to header. One whose list of left-out processes is damaged is passed over.
 fn segments_of(
     segment: &SegmentFile,
     first: &SegmentHeader,
+    warnings: &mut Vec<Warning>,
 ) -> Result<Vec<SegmentPlace>, RecordingError> {
     let failed = |error| RecordingError::of("read", &segment.path, error);
     let mut window = Window::new(Arc::clone(&segment.file));
@@ -540,12 +550,24 @@ fn segments_of(
                 break;
             };
             let bytes = header.checkpoint_bytes;
-            segments.push(SegmentPlace {
-                beginning: Beginning::read(segment, at, &header)?,
-                header,
-                file: 0,
-                at,
-            });
+            match Beginning::read(segment, at, &header) {
+                Ok(beginning) => segments.push(SegmentPlace {
+                    beginning,
+                    header,
+                    file: 0,
+                    at,
+                }),
+                Err(error @ RecordingError::DamagedHeader { .. }) => {
+                    // Whoever reads on from a segment before it meets the damage.
+                    if segments.is_empty() {
+                        warnings.push(Warning::SegmentUnreadable {
+                            path: segment.path.clone(),
+                            reason: error.to_string(),
+                        });
+                    }
+                }
+                Err(error) => return Err(error),
+            }
             at = at
                 .saturating_add(SEGMENT_HEADER as u64)
                 .saturating_add(bytes);

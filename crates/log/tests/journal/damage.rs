@@ -3,6 +3,7 @@
 use crate::common::{Writer, config, read, record, small};
 use memscope_log::{Journal, Piece, Recording, RecordingError, Warning};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn killed_at_every_byte() {
@@ -245,4 +246,107 @@ fn a_segment_whose_list_is_damaged_is_passed() {
     let (numbers, _, warnings) = read(&file).unwrap();
     assert_eq!(numbers, [2, 3, 4, 5, 6]);
     assert_eq!(warnings.len(), 3, "{warnings:?}");
+}
+
+/// A journal of some segments, of which all but the first begin with a state. Returns its directory.
+fn of_segments(dir: &Path) -> PathBuf {
+    let mut journal = Writer::create(dir, config(5)).unwrap();
+    for n in 1..=60 {
+        journal.append(&record(n, 20_000), 0).unwrap();
+    }
+    journal.journal.epoch_dir().to_path_buf()
+}
+
+/// Which segments of a recording can be read without those before them.
+fn alone(recording: &Recording) -> Vec<bool> {
+    let segments = recording.segments().iter();
+    segments.map(|place| place.stands_alone()).collect()
+}
+
+#[test]
+fn a_recording_that_ends_inside_a_state_is_read_up_to_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = of_segments(dir.path());
+    let file = dir.path().join("whole.msj");
+    Recording::open(&segments).unwrap().export(&file).unwrap();
+    let recording = Recording::open(&file).unwrap();
+    assert_eq!(alone(&recording), [true; 4]);
+    let third = &recording.segments()[2];
+    let bytes = fs::read(&file).unwrap();
+    let header = bytes
+        .windows(8)
+        .enumerate()
+        .filter(|(_, word)| *word == &bytes[..8])
+        .map(|(at, _)| at)
+        .nth(2)
+        .unwrap();
+    let state = third.checkpoint().unwrap().bytes() as usize;
+    let cut = dir.path().join("cut.msj");
+    let before = third.header.first_sequence;
+    for there in [0, 1, state / 2, state - 1] {
+        fs::write(&cut, &bytes[..header + 128 + there]).unwrap();
+        let recording = Recording::open(&cut).unwrap();
+        assert_eq!(alone(&recording), [true, true, false], "{there}");
+        let (numbers, _, warnings) = read(&cut).unwrap();
+        assert_eq!(numbers, (1..before).collect::<Vec<_>>());
+        let told = Warning::Truncated {
+            path: cut.clone(),
+            at: header as u64 + 128,
+            lost_bytes: there as u64,
+        };
+        assert_eq!(warnings, [told], "{there}");
+    }
+}
+
+#[test]
+fn a_state_without_bytes_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = of_segments(dir.path());
+    fs::write(segments.join("000003.msc"), b"").unwrap();
+    let recording = Recording::open(&segments).unwrap();
+    assert_eq!(alone(&recording), [true, true, true, false]);
+    let (numbers, _, warnings) = read(&segments).unwrap();
+    assert_eq!(numbers, (1..=60).collect::<Vec<_>>());
+    assert_eq!(warnings, []);
+}
+
+/// The way from header to header leads to a segment whose list of left-out processes is damaged.
+#[test]
+fn a_damaged_list_is_no_reason_not_to_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = of_segments(dir.path());
+    let file = dir.path().join("whole.msj");
+    Recording::open(&segments).unwrap().export(&file).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let mut headers = (0..bytes.len() - 8).filter(|at| bytes[*at..].starts_with(&bytes[..8]));
+    let second = headers.nth(1).unwrap();
+    let third = headers.next().unwrap();
+    // It says that its state has a list of one process before it, and what is there is none.
+    let header = &mut bytes[second..second + 128];
+    header[120..128].copy_from_slice(&1u64.to_ne_bytes());
+    let sum = crc32fast::hash(&[&header[..20], &header[24..]].concat());
+    header[20..24].copy_from_slice(&sum.to_ne_bytes());
+    fs::write(&file, &bytes).unwrap();
+    let recording = Recording::open(&file).unwrap();
+    assert_eq!(alone(&recording), [true; 3]);
+    let (numbers, _, warnings) = read(&file).unwrap();
+    assert_eq!((numbers.first(), numbers.last()), (Some(&1), Some(&60)));
+    assert!(
+        matches!(warnings[0], Warning::Damaged { at, .. } if at == second as u64),
+        "{warnings:?}"
+    );
+    // If nothing is before it, the recording begins behind it, and says so.
+    fs::write(&file, &bytes[second..]).unwrap();
+    let recording = Recording::open(&file).unwrap();
+    assert_eq!(alone(&recording), [true; 2]);
+    let (numbers, _, warnings) = read(&file).unwrap();
+    assert_eq!(numbers[0], recording.header().first_sequence);
+    assert!(
+        matches!(warnings[..], [Warning::SegmentUnreadable { .. }]),
+        "{warnings:?}"
+    );
+    // It is refused if it has nothing else.
+    fs::write(&file, &bytes[second..third]).unwrap();
+    let refused = Recording::open(&file);
+    assert!(matches!(refused, Err(RecordingError::DamagedHeader { .. })));
 }

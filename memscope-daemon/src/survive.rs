@@ -5,6 +5,7 @@
 //! does not fit is removed, and that is said; the processes are then attached anew. After a reboot, and after a clean stop, only the
 //! rules are in force again. Refuses: the work itself (`tracer/take_over`, `memscope_log::LeftJournal`).
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -42,7 +43,11 @@ pub struct Beginning {
 
 /// Looks at what is there, and puts it in order.
 pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> {
-    std::fs::create_dir_all(&config.state_dir)
+    // What lies there is of all users' processes.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&config.state_dir)
         .with_context(|| format!("cannot make {}", config.state_dir.display()))?;
     let journal = config.state_dir.join("journal");
     // What another memscoped has pinned must not be removed while it runs.

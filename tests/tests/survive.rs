@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::path::Path;
 use std::process::Command;
 
 use memscope_common::ProcessEntry;
 use memscope_tests::{
-    BpfFs, Daemon, Torch, Value, assert_histories, assert_totals, coverage, device, eventually,
-    find, number, tool,
+    BpfFs, Daemon, LONG, Torch, Value, assert_histories, assert_totals, coverage, device,
+    eventually, find, number, tool, until,
 };
 
 fn with_pins(bpffs: &BpfFs) -> Daemon {
@@ -275,6 +276,72 @@ fn rules_are_in_force_again_after_a_clean_stop() {
     next.json(&["detach", "--all"]);
     next.stop();
     assert_eq!(rule(&next.successor()), memscope_tests::json!([]));
+}
+
+/// A leak that was reported stands for the next daemon too: it is not reported again, and whoever asks or begins to listen is told of it.
+#[test]
+fn what_was_found_stands_for_the_next_one() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    torch.ask("train 5");
+    daemon.attach(pid, "trace");
+    torch.ask("leak 260 1500000 5");
+    let growing = |daemon: &Daemon| {
+        let process = daemon.process(pid).expect("it is traced");
+        number(&process["growing_lines"])
+    };
+    until(LONG, "the leak is found", || {
+        (growing(&daemon) > 0).then_some(())
+    });
+    let told = |daemon: &Daemon| {
+        let asked = [
+            "--timeout",
+            "20",
+            "--json",
+            "events",
+            "--pid",
+            &pid.to_string(),
+            "--kind",
+            "finding",
+            "--count",
+            "1",
+        ];
+        let told = daemon.ctl(&asked);
+        assert_eq!(told.code, 0, "{told}");
+        told.document()
+    };
+    let before = told(&daemon);
+    let next = daemon.again();
+    assert_said(&next, "1 traced on without a gap");
+    assert_eq!(growing(&next), 1);
+    let after = told(&next);
+    for known in ["id", "time_unix_ns", "pid", "process"] {
+        assert_eq!(after[known], before[known], "{known}: {after:#}");
+    }
+    assert_eq!(after["body"]["number"], before["body"]["number"]);
+    assert_eq!(after["body"]["withdrawn"], false, "{after:#}");
+}
+
+/// The state directory has what is known of all users' processes.
+#[test]
+fn what_it_keeps_is_for_nobody_else() {
+    use std::os::unix::fs::PermissionsExt;
+    let daemon = Daemon::start();
+    daemon.json(&["trigger", "add", "allocated > 8MiB"]);
+    let mode = |path: &Path| {
+        let facts = std::fs::metadata(path).unwrap();
+        facts.permissions().mode() & 0o777
+    };
+    let state = daemon.state();
+    assert_eq!(mode(&state), 0o700);
+    for entry in std::fs::read_dir(&state).unwrap() {
+        let path = entry.unwrap().path();
+        let expected = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode(&path), expected, "{}", path.display());
+    }
+    assert!(state.join("watching.json").exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Owns: what was reported. Checks from time to time, and less often the longer a check takes. Refuses: to judge
 //! growth, which the ledger's answer to `leaks` does.
 
-use memscope_ledger::event::{Finding, ProcessHandle};
+use memscope_ledger::event::{Body, Event, EventId, Finding, ProcessHandle, StackRef};
 use memscope_ledger::report::AsOf;
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{CodeLine, GivenBack, LeakLine, LeaksRequest, Source, Verdict};
@@ -25,6 +25,18 @@ impl Findings {
     /// Forgets what was reported of a process that is no longer traced.
     pub(super) fn forget(&mut self, process: ProcessHandle) {
         self.said.remove(&process);
+    }
+
+    /// Notes which event has reported a finding.
+    pub(super) fn reported(&mut self, event: &Event, finding: &Finding) {
+        let said = self.said.get_mut(&event.process);
+        let known = said.and_then(|(_, said)| {
+            said.iter_mut()
+                .find(|one| one.finding.number == finding.number)
+        });
+        if let Some(known) = known {
+            (known.sequence, known.time_ns) = (event.id.sequence, event.time_ns);
+        }
     }
 
     /// The findings of a process that have to be reported or withdrawn now.
@@ -83,6 +95,9 @@ impl Findings {
                 key,
                 finding,
                 missing: 0,
+                // The event that reports it has these.
+                sequence: 0,
+                time_ns: 0,
             });
         }
         news
@@ -164,6 +179,30 @@ fn finding(grows: &LeakLine) -> Finding {
 }
 
 impl Keeper {
+    /// Has the hub know what an earlier daemon has reported of a process and not withdrawn: that is not reported again, and whoever asks now
+    /// or listens from now on is told of it all the same.
+    pub(super) fn stand_again(&self, process: ProcessHandle) {
+        let Some((_, said)) = self.findings.said.get(&process) else {
+            return;
+        };
+        for one in said {
+            let event = Event {
+                id: EventId {
+                    epoch: self.epoch,
+                    sequence: one.sequence,
+                },
+                time_ns: one.time_ns,
+                process,
+                tid: 0,
+                lost_before: 0,
+                stack: StackRef::NotTaken,
+                sampling: 0,
+                body: Body::Finding(Box::new(one.finding.clone())),
+            };
+            self.hub.publish(&self.item(event));
+        }
+    }
+
     /// Checks all traced processes, if it is time.
     pub(super) fn look_for_findings(&mut self, now: u64) {
         if now < self.findings.next_ns || self.watched.is_empty() {

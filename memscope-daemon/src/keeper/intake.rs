@@ -215,16 +215,24 @@ impl Keeper {
         if self.calibrating.contains_key(&event.process) {
             self.calibration_event(&event, record);
         }
+        if let Body::Finding(finding) = &event.body {
+            self.findings.reported(&event, finding);
+        }
         if self.hub.wants(&event) {
-            let watched = self.watched.get(&event.process);
-            self.hub.publish(&EventItem {
-                pid: watched.map(|w| w.pid),
-                uids: watched.map(|w| w.uids),
-                namespace: watched.and_then(|w| w.namespace.clone()),
-                unix_ns: Some(self.ledger.unix_ns(event.time_ns)),
-                event: Arc::new(event),
-                missed: 0,
-            });
+            self.hub.publish(&self.item(event));
+        }
+    }
+
+    /// An event with what readers of events need to know of its process.
+    pub(super) fn item(&self, event: Event) -> EventItem {
+        let watched = self.watched.get(&event.process);
+        EventItem {
+            pid: watched.map(|w| w.pid),
+            uids: watched.map(|w| w.uids),
+            namespace: watched.and_then(|w| w.namespace.clone()),
+            unix_ns: Some(self.ledger.unix_ns(event.time_ns)),
+            event: Arc::new(event),
+            missed: 0,
         }
     }
 

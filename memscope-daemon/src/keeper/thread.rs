@@ -295,7 +295,7 @@ impl Keeper {
                     let triggers = &mut taking.triggers;
                     triggers.attached(process, &known.facts, known.attached_ns);
                 }
-                self.watched.insert(
+                let before = self.watched.insert(
                     process,
                     Watched {
                         pid,
@@ -307,6 +307,9 @@ impl Keeper {
                         native: None,
                     },
                 );
+                if before.is_none() {
+                    self.stand_again(process);
+                }
             }
             Command::Python { process, names } => {
                 if let Some(watched) = self.watched.get_mut(&process) {

@@ -5,6 +5,9 @@
 //! reported of it, counts only for a daemon that goes on with the same journal.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use memscope_ledger::event::{Finding, ProcessHandle};
@@ -47,6 +50,11 @@ pub(super) struct Said {
     pub(super) finding: Finding,
     /// Number of checks since the line was last found to grow.
     pub(super) missing: u32,
+    /// Number and time of the event that reported it. An older file has none.
+    #[serde(default)]
+    pub(super) sequence: u64,
+    #[serde(default)]
+    pub(super) time_ns: u64,
 }
 
 /// What was reported of each process: the last number, and what stands.
@@ -151,7 +159,7 @@ impl Watching {
         }
         // The thread that flushes the state directory does so within a second; nobody waits for it here.
         let new = self.path.with_added_extension("new");
-        let written = std::fs::write(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
+        let written = write_anew(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
         match written {
             Ok(()) => {
                 self.written = bytes;
@@ -169,6 +177,20 @@ impl Watching {
             }
         }
     }
+}
+
+/// Writes a file that only this user may read, whatever was there.
+fn write_anew(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)
 }
 
 #[cfg(test)]
@@ -202,6 +224,8 @@ mod tests {
                 ..Finding::default()
             },
             missing: 1,
+            sequence: 70,
+            time_ns: 700,
         };
         let findings: Findings = HashMap::from([(ProcessHandle(9), (4, vec![said.clone()]))]);
         let kept = Kept {
@@ -216,16 +240,20 @@ mod tests {
         let (number, stands) = left.findings.get(&ProcessHandle(9)).unwrap();
         assert_eq!((*number, stands[0].key == said.key), (4, true));
         assert_eq!(stands[0].finding, said.finding);
+        assert_eq!((stands[0].sequence, stands[0].time_ns), (70, 700));
         let conditions = |left: &LeftWatching| {
             let all = left.triggers.as_ref().unwrap().list().into_iter();
             all.map(|one| (one.trigger, one.condition))
                 .collect::<Vec<_>>()
         };
         assert_eq!(conditions(&left), [(1, condition)]);
-        // An older daemon's keys have no stack.
+        // An older daemon's keys have no stack, and its findings no event.
         let older = String::from_utf8(std::fs::read(&watching.path).unwrap()).unwrap();
-        let without = older.replace(",\"stack\":null", "");
-        assert_ne!(older, without);
+        let mut without = older;
+        for newer in [",\"stack\":null", ",\"sequence\":70", ",\"time_ns\":700"] {
+            assert!(without.contains(newer), "{without}");
+            without = without.replace(newer, "");
+        }
         std::fs::write(&watching.path, without).unwrap();
         let left = watching.read(true).unwrap();
         let (_, stands) = left.findings.get(&ProcessHandle(9)).unwrap();
@@ -242,5 +270,27 @@ mod tests {
                 .read(true)
                 .is_err_and(|why| why.contains("watching.json"))
         );
+    }
+
+    /// It has findings of all users.
+    #[test]
+    fn nobody_else_reads_what_is_written() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mut watching = Watching::new(folder.path(), 77);
+        let mode = || {
+            let facts = std::fs::metadata(folder.path().join(FILE)).unwrap();
+            facts.permissions().mode() & 0o777
+        };
+        watching.save(None, &Findings::new());
+        assert_eq!(mode(), 0o600);
+        // Also where an unfinished one was left by somebody else.
+        let new = folder.path().join(FILE).with_added_extension("new");
+        std::fs::write(&new, b"half").unwrap();
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o644)).unwrap();
+        watching.save(None, &Findings::from([(ProcessHandle(1), (3, Vec::new()))]));
+        assert_eq!(mode(), 0o600);
+        let left = watching.read(true).unwrap();
+        assert_eq!(left.findings.len(), 1);
     }
 }

@@ -15,7 +15,7 @@
 use crate::journal::error::{JournalError, RecordingError};
 use crate::journal::format::{SEGMENT_HEADER, SegmentHeader};
 use crate::journal::parts::{LeftOut, PartPlace, copy};
-use crate::journal::segment::CHECKPOINT;
+use crate::journal::segment::{CHECKPOINT, Space};
 use crate::records::Decoder;
 use memscope_ledger::{Ledger, RestoredPart};
 use serde::{Deserialize, Serialize};
@@ -122,12 +122,37 @@ pub(crate) fn read(place: &CheckpointPlace, pid: Option<u32>) -> Result<Restored
     Ok(Restored { ledger, ..restored })
 }
 
+/// A copy of a state.
+struct Copied {
+    decoder: Decoder,
+    ledger: Ledger,
+}
+
+/// A file that a checkpoint is written to.
+struct Out<'a> {
+    file: &'a File,
+    space: &'a dyn Space,
+}
+
+impl Write for Out<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.space.write_state(self.file, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A checkpoint that another thread is writing.
 pub(crate) struct Writing {
     /// Number of the segment that the checkpoint belongs to.
     pub(crate) index: u64,
     /// Path of the file, under a name that marks it as unfinished.
     pub(crate) new: PathBuf,
+    /// What is written, for another try.
+    state: Arc<Copied>,
+    space: Arc<dyn Space>,
     thread: JoinHandle<Result<Shares, JournalError>>,
     /// Nothing comes here. The thread's end of the channel goes when the thread ends.
     ended: Receiver<()>,
@@ -140,10 +165,24 @@ impl Writing {
         state: Folded<'_>,
         index: u64,
         new: PathBuf,
+        space: Arc<dyn Space>,
     ) -> Result<Writing, JournalError> {
-        let (decoder, ledger) = (state.decoder.clone(), state.ledger.clone());
+        let state = Copied {
+            decoder: state.decoder.clone(),
+            ledger: state.ledger.clone(),
+        };
+        Writing::of(Arc::new(state), index, new, space)
+    }
+
+    fn of(
+        state: Arc<Copied>,
+        index: u64,
+        new: PathBuf,
+        space: Arc<dyn Space>,
+    ) -> Result<Writing, JournalError> {
         let path = new.clone();
         let (ends, ended) = mpsc::channel();
+        let (copied, disk) = (Arc::clone(&state), Arc::clone(&space));
         let write_all = move || {
             let _ends = ends;
             let failed = |error| JournalError::of("write", &path, 0, error);
@@ -153,10 +192,13 @@ impl Writing {
                 .mode(0o600)
                 .open(&path)
                 .map_err(failed)?;
-            let mut out = BufWriter::new(&file);
+            let mut out = BufWriter::new(Out {
+                file: &file,
+                space: disk.as_ref(),
+            });
             let state = Folded {
-                decoder: &decoder,
-                ledger: &ledger,
+                decoder: &copied.decoder,
+                ledger: &copied.ledger,
             };
             let shares = write(state, &mut out).map_err(|error| match error {
                 // Encoding fails only if the disk does, so this is an error of the file.
@@ -173,6 +215,8 @@ impl Writing {
         Ok(Writing {
             index,
             new,
+            state,
+            space,
             thread,
             ended,
             began: Instant::now(),
@@ -210,14 +254,40 @@ impl Writing {
     }
 
     /// Waits for the thread, and returns the bytes of each part. The file is removed if it is not complete.
-    pub(crate) fn finish(self) -> Result<Shares, JournalError> {
+    pub(crate) fn finish(self) -> Result<Shares, Unwritten> {
         let panicked = || JournalError::checkpoint(io::Error::other("the thread panicked"));
         let written = self.thread.join().unwrap_or_else(|_| Err(panicked()));
-        if written.is_err() {
+        written.map_err(|error| {
+            let bytes = std::fs::metadata(&self.new).map_or(0, |facts| facts.len());
             // Return the first error, whether or not this removal succeeds.
             let _ = std::fs::remove_file(&self.new);
-        }
-        written
+            Unwritten {
+                error,
+                bytes,
+                index: self.index,
+                new: self.new,
+                state: self.state,
+                space: self.space,
+            }
+        })
+    }
+}
+
+/// A checkpoint that could not be written.
+pub(crate) struct Unwritten {
+    pub(crate) error: JournalError,
+    /// Bytes that had room.
+    pub(crate) bytes: u64,
+    index: u64,
+    new: PathBuf,
+    state: Arc<Copied>,
+    space: Arc<dyn Space>,
+}
+
+impl Unwritten {
+    /// Starts a thread that writes the same state again.
+    pub(crate) fn again(self) -> Result<Writing, JournalError> {
+        Writing::of(self.state, self.index, self.new, self.space)
     }
 }
 

@@ -256,3 +256,99 @@ fn the_oldest_segments_make_room_on_a_full_disk() {
     assert_eq!(journal.append(&record(1), 1, None).unwrap(), 1);
     assert_eq!(numbers(&journal), (vec![1], vec![]));
 }
+
+/// A disk on which a state has room only where there are at most so many segments beside it.
+struct StatesWith(Arc<AtomicI32>);
+
+impl Space for StatesWith {
+    fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
+        let new = path_of(file)?;
+        let is_segment = new.to_string_lossy().ends_with(".msj.new");
+        match is_segment || self.has_room(&new)? {
+            true => Disk.allocate(file, bytes),
+            false => Err(rustix::io::Errno::NOSPC.into()),
+        }
+    }
+
+    fn write_state(&self, file: &File, bytes: &[u8]) -> io::Result<usize> {
+        match self.has_room(&path_of(file)?)? {
+            true => Disk.write_state(file, bytes),
+            false => Err(rustix::io::Errno::NOSPC.into()),
+        }
+    }
+}
+
+impl StatesWith {
+    fn has_room(&self, state: &Path) -> io::Result<bool> {
+        let most = self.0.load(Ordering::Relaxed);
+        Ok(segments_in(state.parent().unwrap())? <= most)
+    }
+}
+
+fn path_of(file: &File) -> io::Result<std::path::PathBuf> {
+    use std::os::fd::AsRawFd;
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn segments_in(folder: &Path) -> io::Result<i32> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        count += i32::from(path.extension().is_some_and(|ending| ending == "msj"));
+    }
+    Ok(count)
+}
+
+#[test]
+fn the_oldest_segments_make_room_for_a_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(5, [0; 16], ClockPair::default())
+    };
+    let room = Arc::new(AtomicI32::new(i32::MAX));
+    let space = StatesWith(Arc::clone(&room));
+    let mut journal = Journal::create_in(dir.path(), config, Box::new(space)).unwrap();
+    let (decoder, ledger) = (Decoder::new(5), Ledger::new(LedgerConfig::default()));
+    let append = |journal: &mut Journal, n| {
+        let state = Folded {
+            decoder: &decoder,
+            ledger: &ledger,
+        };
+        let appended = journal.append(&record(n), n, Some(state));
+        appended.and_then(|_| journal.settle())
+    };
+    // Five records fill a segment.
+    for n in 1..=20 {
+        append(&mut journal, n).unwrap();
+    }
+    assert_eq!(segments_in(journal.epoch_dir()).unwrap(), 4);
+    // The state of the fifth one has room beside three.
+    room.store(3, Ordering::Relaxed);
+    append(&mut journal, 21).unwrap();
+    assert_eq!(*journal.state(), State::Running);
+    let told = (11..=21).collect::<Vec<u64>>();
+    assert_eq!(numbers(&journal), (told, vec![]));
+
+    // Now nothing can go: a reader of the newest records needs what is there. Each try leaves as much as there was.
+    for n in 22..=25 {
+        append(&mut journal, n).unwrap();
+    }
+    room.store(0, Ordering::Relaxed);
+    assert!(append(&mut journal, 26).is_err());
+    let left = segments_in(journal.epoch_dir()).unwrap();
+    for n in 27..=40 {
+        journal.resume();
+        let refused = append(&mut journal, n);
+        assert!(matches!(refused, Err(JournalError::NoSpace { .. })), "{n}");
+        assert_eq!(segments_in(journal.epoch_dir()).unwrap(), left);
+    }
+    room.store(i32::MAX, Ordering::Relaxed);
+    journal.resume();
+    append(&mut journal, 41).unwrap();
+    let (read, warnings) = numbers(&journal);
+    assert_eq!(read.last(), Some(&41));
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let recording = Recording::open(journal.epoch_dir()).unwrap();
+    assert!(recording.segments().last().unwrap().stands_alone());
+}

@@ -22,10 +22,11 @@ pub(crate) struct SegmentFile {
     pub(crate) bytes: u64,
 }
 
-/// Removes a segment, and its checkpoint if it has one.
+/// Removes a segment, and its checkpoint if it has one. The checkpoint goes first: whoever is killed in between leaves a segment, which is
+/// found again, and no checkpoint that nobody would count or remove.
 pub(crate) fn remove(segment: &Path) -> io::Result<()> {
-    fs::remove_file(segment)?;
-    remove_if_there(&segment.with_extension(CHECKPOINT))
+    remove_if_there(&segment.with_extension(CHECKPOINT))?;
+    fs::remove_file(segment)
 }
 
 /// Removes a file. A file that does not exist is no error.
@@ -245,7 +246,7 @@ pub(crate) fn remove_first(
     ))
 }
 
-/// Removes unfinished segments and checkpoints that a killed daemon has left.
+/// Removes unfinished segments and checkpoints that a killed daemon has left, and checkpoints whose segment is gone.
 pub(crate) fn clear_unfinished(journal: &Path) -> Result<(), JournalError> {
     let fail = |error| JournalError::of("read", journal, 0, error);
     for epoch in scan(journal).map_err(fail)? {
@@ -255,11 +256,56 @@ pub(crate) fn clear_unfinished(journal: &Path) -> Result<(), JournalError> {
             let is_ours = [ENDING, CHECKPOINT]
                 .iter()
                 .any(|ending| numbered(&whole, ending).is_some());
-            if is_ours && path.extension().is_some_and(|ending| ending == UNFINISHED) {
+            let is_unfinished =
+                is_ours && path.extension().is_some_and(|ending| ending == UNFINISHED);
+            let is_left =
+                numbered(&path, CHECKPOINT).is_some() && !path.with_extension(ENDING).exists();
+            if is_unfinished || is_left {
                 fs::remove_file(&path)
                     .map_err(|error| JournalError::of("remove", &path, 0, error))?;
             }
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Whoever is killed in between leaves a segment, which the next one finds, and no checkpoint that nobody looks for.
+    #[test]
+    fn a_checkpoint_goes_before_its_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = dir.path().join("000001.msj");
+        let checkpoint = segment.with_extension(CHECKPOINT);
+        fs::write(&checkpoint, b"state").unwrap();
+        // What cannot be removed, like what the killed one did not come to.
+        fs::create_dir(&segment).unwrap();
+        assert!(remove(&segment).is_err());
+        assert!(!checkpoint.exists());
+    }
+
+    #[test]
+    fn checkpoints_without_a_segment_are_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let epoch = dir.path().join("00000000000000000005");
+        fs::create_dir(&epoch).unwrap();
+        let files = [
+            ("000001.msc", false),
+            ("000002.msc", true),
+            ("000002.msj", true),
+            ("000003.msj", true),
+            ("000004.msc.new", false),
+            ("notes.msc", true),
+        ];
+        for (name, _) in files {
+            fs::write(epoch.join(name), b"bytes").unwrap();
+        }
+        clear_unfinished(dir.path()).unwrap();
+        for (name, stays) in files {
+            assert_eq!(epoch.join(name).exists(), stays, "{name}");
+        }
+    }
 }

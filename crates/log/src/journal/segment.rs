@@ -14,9 +14,14 @@ pub(crate) const CHECKPOINT: &str = "msc";
 /// Last extension of a file that is not complete yet.
 pub(crate) const UNFINISHED: &str = "new";
 
-/// Allocates disk space. Tests simulate a full disk with an implementation of their own.
-pub(crate) trait Space: Send {
+/// Takes disk space. Tests simulate a full disk with an implementation of their own.
+pub(crate) trait Space: Send + Sync {
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()>;
+
+    /// Writes a piece of a checkpoint, whose size is known only at its end.
+    fn write_state(&self, mut file: &File, bytes: &[u8]) -> io::Result<usize> {
+        io::Write::write(&mut file, bytes)
+    }
 }
 
 /// Allocates with `fallocate`.

@@ -17,6 +17,7 @@ use memscope_common::RECORD_VERSION;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Whether records reach the disk.
@@ -53,7 +54,7 @@ pub struct Journal {
     dir: PathBuf,
     pub(crate) epoch_dir: PathBuf,
     config: Config,
-    space: Box<dyn Space>,
+    space: Arc<dyn Space>,
     state: State,
     segment: Option<Segment>,
     pub(crate) next_index: u64,
@@ -66,6 +67,8 @@ pub struct Journal {
     pub(crate) keep_from: Option<u64>,
     /// The last checkpoint could not be written, as on a full disk.
     lacks_checkpoint: bool,
+    /// Bytes that a checkpoint needs at least for which there was no room.
+    refused_bytes: u64,
     sharing: Sharing,
     /// After a resumption: what the segments from before hold is being found out.
     pub(crate) learning: Option<Learning>,
@@ -159,7 +162,7 @@ impl Journal {
         Ok(Self {
             dir: dir.to_path_buf(),
             epoch_dir: dir.join(format!("{:020}", config.epoch)),
-            space,
+            space: space.into(),
             state: State::Running,
             segment: None,
             next_index: 0,
@@ -168,6 +171,7 @@ impl Journal {
             checkpoint_index: 0,
             keep_from: None,
             lacks_checkpoint: false,
+            refused_bytes: 0,
             sharing: Sharing::default(),
             learning: None,
             next: 1,
@@ -397,6 +401,7 @@ impl Journal {
         if let Some(segment) = self.segment.take() {
             segment.finish();
         }
+        self.find_room_for_state()?;
         let segment = loop {
             match self.begin(first_boot_ns, needed) {
                 Ok(segment) => break segment,
@@ -410,7 +415,8 @@ impl Journal {
         if let Some(state) = state.filter(|_| self.next_index > 0 || self.next > 1) {
             let new = self.checkpoint_path().with_added_extension(UNFINISHED);
             self.lacks_checkpoint = true;
-            self.writing = Some(Writing::begin(state, self.next_index, new)?);
+            let space = Arc::clone(&self.space);
+            self.writing = Some(Writing::begin(state, self.next_index, new, space)?);
             self.lacks_checkpoint = false;
         }
         self.next_index += 1;
@@ -469,15 +475,57 @@ impl Journal {
         self.epoch_dir.join(name)
     }
 
+    /// Where the last segment has no checkpoint because there was no room for it: whether there is room now. Without this look, each try
+    /// to go on would leave one more segment that cannot be read without those before it, and nothing before them could go any more.
+    fn find_room_for_state(&mut self) -> Result<(), JournalError> {
+        if !self.lacks_checkpoint || self.refused_bytes == 0 {
+            return Ok(());
+        }
+        let path = self.checkpoint_path().with_added_extension(UNFINISHED);
+        loop {
+            let found = self.try_room(&path);
+            // What is found is given back for the checkpoint. If that fails, the checkpoint's own file cannot be made either.
+            let _ = std::fs::remove_file(&path);
+            match found {
+                Err(error) if error.is_full() && self.remove_oldest()? => {}
+                found => return found,
+            }
+        }
+    }
+
+    fn try_room(&self, path: &Path) -> Result<(), JournalError> {
+        let needed = self.refused_bytes.max(self.checkpoint_bytes);
+        let failed = |error| JournalError::of("allocate", path, needed, error);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        self.space.allocate(&file, needed).map_err(failed)
+    }
+
     /// Renames a finished checkpoint to its final name. With `wait`, waits until it is finished.
     fn take_checkpoint(&mut self, wait: bool) -> Result<(), JournalError> {
         let is_due = |writing: &mut Writing| wait || writing.is_finished();
-        let Some(writing) = self.writing.take_if(is_due) else {
-            return Ok(());
+        let (index, new, shares) = loop {
+            let Some(writing) = self.writing.take_if(is_due) else {
+                return Ok(());
+            };
+            let (index, new) = (writing.index, writing.new.clone());
+            self.lacks_checkpoint = true;
+            match writing.finish() {
+                Ok(shares) => break (index, new, shares),
+                Err(unwritten) => {
+                    self.refused_bytes = unwritten.bytes + 1;
+                    // The state of now is worth more than what is oldest.
+                    if !unwritten.error.is_full() || !self.remove_oldest()? {
+                        return Err(unwritten.error);
+                    }
+                    self.writing = Some(unwritten.again()?);
+                }
+            }
         };
-        let (index, new) = (writing.index, writing.new.clone());
-        self.lacks_checkpoint = true;
-        let shares = writing.finish()?;
         let bytes = shares.values().sum();
         self.checkpoint_bytes = bytes;
         let most = self.config.total_bytes;
@@ -498,6 +546,7 @@ impl Journal {
             .map_err(|error| JournalError::of("rename", &new, bytes, error))?;
         self.checkpoint_index = index;
         self.lacks_checkpoint = false;
+        self.refused_bytes = 0;
         self.keep_from = None;
         self.sharing.got_checkpoint(index, shares);
         let gone = retain::make_room(&self.dir, (&self.epoch_dir, index), 0, most)?;

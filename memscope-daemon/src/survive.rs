@@ -5,6 +5,7 @@
 //! does not fit is removed, and that is said; the processes are then attached anew. After a reboot, and after a clean stop, only the
 //! rules are in force again. Refuses: the work itself (`tracer/take_over`, `memscope_log::LeftJournal`).
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use memscope_log::{ClockPair, Journal, LeftJournal};
 
 use crate::config::{Config, PinDir};
 use crate::messages::Severity;
+use crate::probe::links::LinkSite;
 use crate::probe::load;
 use crate::probe::pins::{PinError, Pins};
 use crate::replay;
@@ -85,6 +87,10 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
         same_place && kept.shapes == shapes && pins.as_ref().is_some_and(load::has_all_maps)
     });
     let taken_over = resumed.is_some() && fits;
+    let untold = match (&mut kept, &resumed) {
+        (Some(kept), Some(resumed)) => take_untold(kept, resumed),
+        _ => BTreeSet::new(),
+    };
     if !taken_over {
         remove_leftovers(kept.as_ref(), &mut pins, &mut words);
         // What this one pins before it has written down what it traces is for nobody to take over.
@@ -119,6 +125,7 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
             kept,
             resumed: is_resumed,
             ring_position: position.filter(|_| taken_over),
+            untold,
         }
     });
     Ok(Beginning {
@@ -229,13 +236,18 @@ fn resume(
             return Ok(None);
         }
     };
-    let journal = match left.reopen(replayed.decoder.next_sequence()) {
+    let mut decoder = replayed.decoder;
+    let read = decoder.next_sequence();
+    let journal = match left.reopen(read) {
         Ok(journal) => journal,
         Err(error) => {
             not_taken(error_chain(&error));
             return Ok(None);
         }
     };
+    // Readers were told of records that the journal could not take. Their numbers are not given again.
+    let untaken = journal.next_sequence().saturating_sub(read);
+    decoder.seek(journal.next_sequence());
     if !replayed.warnings.is_empty() {
         words.push((
             Severity::Warning,
@@ -245,13 +257,42 @@ fn resume(
             ),
         ));
     }
+    if untaken > 0 {
+        words.push((
+            Severity::Warning,
+            format!(
+                "the journal of the memscoped before had stopped: {untaken} records are not in it, and count as lost"
+            ),
+        ));
+    }
     Ok(Some(Resumed {
         epoch: kept.epoch,
         journal,
-        decoder: replayed.decoder,
+        decoder,
         ledger: replayed.ledger,
         ring_position: replayed.ring_position,
     }))
+}
+
+/// Takes the numbers of functions that no record explains out of what was kept: they would be given to the same functions, and never
+/// explained. Returns the handles of the processes that have probes with such a number, and of those that no record has.
+fn take_untold(kept: &mut Kept, resumed: &Resumed) -> BTreeSet<u32> {
+    let known = resumed.ledger.processes().into_iter();
+    let known: BTreeSet<u32> = known.map(|one| one.handle.0).collect();
+    let is_explained = |number: u32| resumed.decoder.site(number).is_some();
+    let sites = std::mem::take(&mut kept.sites).into_iter();
+    let (explained, not): (Vec<_>, Vec<_>) = sites.partition(|site| is_explained(site.3));
+    kept.sites = explained;
+    let is_of = |link: &LinkSite| {
+        not.iter().any(|(file, offset, _, _)| {
+            let is_there = link.offsets.contains(offset);
+            is_there && link.file.as_ref().is_none_or(|of| of == file)
+        })
+    };
+    let processes = kept.processes.iter();
+    let untold =
+        processes.filter(|one| !known.contains(&one.handle) || one.links.iter().any(is_of));
+    untold.map(|one| one.handle).collect()
 }
 
 fn journal_config(config: &Config, epoch: u64, boot: &str) -> memscope_log::Config {

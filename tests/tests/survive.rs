@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::Path;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_common::ProcessEntry;
 use memscope_tests::{
-    BpfFs, Daemon, LONG, Torch, Value, assert_histories, assert_totals, coverage, device,
+    BpfFs, Calls, Daemon, LONG, Torch, Value, assert_histories, assert_totals, coverage, device,
     eventually, find, number, tool, until,
 };
 
@@ -322,6 +323,96 @@ fn what_was_found_stands_for_the_next_one() {
     }
     assert_eq!(after["body"]["number"], before["body"]["number"]);
     assert_eq!(after["body"]["withdrawn"], false, "{after:#}");
+}
+
+/// A file system of so many MiB over a folder.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn over(folder: &Path, mib: u64) -> SmallDisk {
+        let size = format!("size={mib}m,mode=0700");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "none"])
+            .arg(folder)
+            .status();
+        assert!(mounted.unwrap().success(), "a small disk");
+        SmallDisk(folder.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// What was attached while the journal stood still is in no record. It is attached anew, and what was told meanwhile keeps its numbers.
+#[test]
+fn killed_while_the_journal_stands_still() {
+    let bpffs = BpfFs::mount();
+    let mut first = Daemon::start();
+    first.stop();
+    let disk = SmallDisk::over(&first.state(), 4);
+    let pins = bpffs.pins();
+    let with = ["--pin-dir", pins.to_str().unwrap(), "--journal-mib", "16"];
+    let mut daemon = first.successor_with(&with);
+    let journal = |daemon: &Daemon| daemon.json(&["status"])["journal"].clone();
+    let mut known = Calls::start(&[]);
+    daemon.attach(known.pid(), "segments");
+    known.call("cudaSetDevice 0");
+    known.call("cudaMalloc a 123");
+    let mut filler = std::fs::File::create(disk.0.join("filler")).unwrap();
+    until(LONG, "the journal stops", || {
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        known.call("pairs 5000 4096");
+        (journal(&daemon)["state"] != "writing").then_some(())
+    });
+    // There is room for the list of what is traced, and none for a segment.
+    let bytes = filler.metadata().unwrap().len();
+    filler.set_len(bytes - (512 << 10)).unwrap();
+    let mut new = Calls::start(&[]);
+    daemon.attach(new.pid(), "segments");
+    new.call("cudaSetDevice 0");
+    new.call("cudaMalloc a 1000");
+    let bytes = |daemon: &Daemon, pid| daemon.stats(pid)["devices"][0]["driver"]["bytes"].clone();
+    assert_eq!(bytes(&daemon, new.pid()), 1000);
+    let attachments = disk.0.join("attachments.json");
+    let pid = format!("\"pid\":{},", new.pid());
+    until(LONG, "it is written down", || {
+        let kept = std::fs::read_to_string(&attachments).unwrap();
+        kept.contains(&pid).then_some(())
+    });
+    let stopped = journal(&daemon);
+    assert_eq!(stopped["state"], "full", "{stopped:#}");
+    let told = number(&stopped["last_sequence"]);
+    let mut next = daemon.again();
+    assert_said(&next, "1 traced on without a gap");
+    assert_said(&next, "1 attached anew, since the journal had stopped");
+    assert_said(&next, "the journal of the memscoped before had stopped");
+    assert!(number(&journal(&next)["last_sequence"]) > told);
+    for calls in [&mut known, &mut new] {
+        let process = next.process(calls.pid()).expect("it is traced");
+        assert_eq!(process["state"], "attached", "{process:#}");
+        calls.call("cudaMalloc b 500");
+        let now = number(&bytes(&next, calls.pid()));
+        assert!(now >= 500, "{now}");
+        calls.call("cudaFree b");
+    }
+    // Where there is room again, what is traced now is in the journal.
+    filler.set_len(0).unwrap();
+    until(LONG, "the journal goes on", || {
+        (journal(&next)["state"] == "writing").then_some(())
+    });
+    let snapshot = ["snapshot", "--pid", &new.pid_text(), "--format", "json"];
+    until(LONG, "it has its checkpoint", || {
+        let said = next.ctl(&[&snapshot[..], &["--at", "-0s"]].concat());
+        (said.code == 0).then_some(())
+    });
+    let mut last = next.again();
+    assert_said(&last, "2 traced on without a gap");
+    last.stop();
+    drop(disk);
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
 }
 
 /// The state directory has what is known of all users' processes.

@@ -3,7 +3,7 @@
 //!
 //! Owns: the file `attachments.json` of the state directory and its form. Refuses: to decide what can be taken over from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -202,6 +202,8 @@ pub struct TakeOver {
     pub resumed: bool,
     /// The position of the ring up to which the journal has its records; `None` if the ring is a new one.
     pub ring_position: Option<u64>,
+    /// Handles of processes of which the journal does not say that they were attached, or what a probe of theirs is: it stood still then.
+    pub untold: BTreeSet<u32>,
 }
 
 /// What became of the processes that were traced.
@@ -211,6 +213,8 @@ pub struct TakenOver {
     pub kept: usize,
     /// Their probes were gone. They were attached anew.
     pub attached: usize,
+    /// The journal does not know them. They were attached anew.
+    pub untold: usize,
     /// They have ended meanwhile.
     pub ended: usize,
     /// They still run and could not be attached anew.
@@ -225,6 +229,10 @@ impl std::fmt::Display for TakenOver {
         for (count, what) in [
             (self.kept, "traced on without a gap"),
             (self.attached, "attached anew, since their probes were gone"),
+            (
+                self.untold,
+                "attached anew, since the journal had stopped before they were in it",
+            ),
             (self.ended, "ended meanwhile"),
             (self.refused, "could not be attached anew"),
         ] {

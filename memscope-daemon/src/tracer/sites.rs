@@ -23,13 +23,17 @@ pub(super) type Function = (FileIdentity, u64, String);
 pub(super) struct Sites {
     numbers: HashMap<Function, u32>,
     by_user: HashMap<u32, u32>,
+    /// The largest number that was given.
+    last: u32,
 }
 
 impl Sites {
     /// The numbers that an earlier daemon gave. They count as nobody's.
     pub(super) fn of_earlier(all: Vec<(FileIdentity, u64, String, u32)>) -> Sites {
+        let last = all.iter().map(|(_, _, _, number)| *number).max();
         let numbers = all.into_iter();
         Sites {
+            last: last.unwrap_or_default(),
             numbers: numbers
                 .map(|(file, offset, name, number)| ((file, offset, name), number))
                 .collect(),
@@ -66,8 +70,9 @@ impl Sites {
                 most: MOST_OF_USER,
             });
         }
-        let number = next_site(self.numbers.len())?;
+        let number = next_site(self.last as usize)?;
         *taken += 1;
+        self.last = number;
         self.numbers.insert(function, number);
         Ok((number, true))
     }
@@ -145,6 +150,10 @@ mod tests {
         assert!(all.iter().zip(1..).all(|(one, number)| one.3 == number));
         let again = Sites::of_earlier(all.clone()).all();
         assert!(again == all);
+        // Of what an earlier daemon gave, some numbers may be known to nobody. Those of others are not given again.
+        let mut known = Sites::of_earlier(all[5..].to_vec());
+        let (number, is_new) = known.number(function(0), 0).unwrap();
+        assert!(is_new && all.iter().all(|one| one.3 < number));
         Met {
             what: "functions of libraries that had a probe because of one user's processes, root's apart",
             most: constant("memscope-daemon/src/tracer/sites.rs", "MOST_OF_USER"),

@@ -1,8 +1,8 @@
 //! Going on with what an earlier daemon has traced: it was killed, or it handed over to this one.
 //!
 //! Its probes are pinned and went on writing into the ring, with the handles, sites and slots that it had given. So a process that still runs
-//! is put back as it was, without touching its probes, and only then is the ring read. Where the probes are gone, the
-//! process is attached anew.
+//! is put back as it was, without touching its probes, and only then is the ring read. Where the probes are gone, and where the journal
+//! does not know the process because it had stopped, the process is attached anew.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -29,7 +29,7 @@ enum Found {
     /// It runs, and its probes are there.
     Traced,
     Ended,
-    /// It runs, and its probes are gone, or send nothing.
+    /// It runs, and its probes are gone, or send nothing, or are of no use.
     Unprobed,
 }
 
@@ -74,7 +74,8 @@ impl Tracer {
         let mut ended = Vec::new();
         let mut unprobed = Vec::new();
         for process in processes {
-            match self.put_back(&process, &left.ring_position) {
+            let is_told = !left.untold.contains(&process.handle);
+            match self.put_back(&process, &left.ring_position.filter(|_| is_told)) {
                 Found::Traced => taken.kept += 1,
                 Found::Ended => ended.push(process),
                 Found::Unprobed => unprobed.push(process),
@@ -105,6 +106,7 @@ impl Tracer {
                 late: None,
             };
             match self.attach_one(process.caller, pid, cause) {
+                Ok(_) if left.untold.contains(&process.handle) => taken.untold += 1,
                 Ok(_) => taken.attached += 1,
                 Err(error) => {
                     tracing::warn!(pid, error = %error.what(), "was traced before, and could not be attached again");

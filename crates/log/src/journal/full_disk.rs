@@ -5,7 +5,7 @@ use crate::journal::checkpoint::Folded;
 use crate::journal::config::Config;
 use crate::journal::segment::{Disk, Space};
 use crate::journal::writer::{Journal, State};
-use crate::journal::{ClockPair, JournalError, Recording, Warning};
+use crate::journal::{ClockPair, JournalError, LeftJournal, Recording, Warning};
 use crate::records::{DaemonRecord, Decoder, Stamp};
 use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -255,6 +255,55 @@ fn the_oldest_segments_make_room_on_a_full_disk() {
     let mut journal = Journal::create_in(dir.path(), config, Box::new(Elsewhere)).unwrap();
     assert_eq!(journal.append(&record(1), 1, None).unwrap(), 1);
     assert_eq!(numbers(&journal), (vec![1], vec![]));
+}
+
+/// A daemon that is killed while its journal stands still has told of records that are not in it.
+#[test]
+fn numbers_that_were_given_while_it_stood_still_are_not_given_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = |epoch| Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(epoch, [0; 16], ClockPair::default())
+    };
+    let space = tight(1, rustix::io::Errno::NOSPC);
+    let mut journal = journal(dir.path(), space).unwrap();
+    // Five records fill a segment.
+    for n in 1..=5 {
+        assert_eq!(journal.append(&record(n), n, None).unwrap(), n);
+    }
+    assert!(journal.append(&record(6), 6, None).is_err());
+    let after = |journal: Journal, next: u64| {
+        drop(journal);
+        let left = LeftJournal::open(dir.path(), config(5)).unwrap();
+        left.reopen(next).unwrap()
+    };
+    let mut journal = after(journal, 6);
+    assert_eq!(journal.next_sequence(), 7);
+    // Whoever goes on may have no room either.
+    journal.stop(&JournalError::checkpoint(io::ErrorKind::StorageFull.into()));
+    for n in 7..=8 {
+        assert_eq!(journal.append(&record(n), n, None).unwrap(), n);
+    }
+    let mut journal = after(journal, 6);
+    let (mut decoder, ledger) = (Decoder::new(5), Ledger::new(LedgerConfig::default()));
+    decoder.seek(9);
+    let state = Some(Folded {
+        decoder: &decoder,
+        ledger: &ledger,
+    });
+    assert_eq!(journal.append(&record(9), 9, state).unwrap(), 9);
+    journal.settle().unwrap();
+    let gap = Warning::Missing {
+        from_sequence: 6,
+        records: 3,
+    };
+    assert_eq!(numbers(&journal), ((1..=5).chain([9]).collect(), vec![gap]));
+    // What came into it since then counts.
+    let journal = after(journal, 10);
+    assert_eq!(journal.next_sequence(), 10);
+    drop(journal);
+    let other = Journal::create(dir.path(), config(6)).unwrap();
+    assert_eq!(other.next_sequence(), 1, "its numbers are its own");
 }
 
 /// A disk on which a state has room only where there are at most so many segments beside it.

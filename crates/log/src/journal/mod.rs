@@ -7,7 +7,7 @@
 //! # Files
 //!
 //! ```text
-//! <state-dir>/journal/lock
+//! <state-dir>/journal/lock                    epoch and next number of a journal that has stopped
 //! <state-dir>/journal/<epoch>/000000.msj      segments of a fixed size, oldest first
 //!                             000001.msj
 //!                             000001.msc      checkpoint: the state at the beginning of segment 000001

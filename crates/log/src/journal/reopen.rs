@@ -56,14 +56,15 @@ impl LeftJournal {
         self.journal.epoch_dir()
     }
 
-    /// Goes on with it: the next record gets the number `next`, which is what a decoder of all its records gives next. That record begins
-    /// a new segment, so it has to come with the state that all records before it have led to.
+    /// Goes on with it: the next record gets the number `next`, which is what a decoder of all its records gives next, or a later one
+    /// ([`Journal::next_sequence`]) if the writer before had given more numbers than it could write records. That record begins a new
+    /// segment, so it has to come with the state that all records before it have led to.
     pub fn reopen(self, next: u64) -> Result<Journal, JournalError> {
         let LeftJournal {
             mut journal,
             segments,
         } = self;
-        journal.next = next;
+        journal.next = next.max(journal.noted);
         journal.next_index = segments.last().map_or(0, |last| last.index + 1);
         // The newest segment that can be read without those before it, and the size of the state that it begins with.
         let alone = segments.iter().rev().find_map(|segment| {

@@ -15,7 +15,7 @@ use crate::journal::tally::{Tally, tally};
 use crate::records::Header;
 use memscope_common::RECORD_VERSION;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,8 +80,11 @@ pub struct Journal {
     dropped: u64,
     packer: Packer,
     buffer: Vec<u8>,
-    /// Held until the journal is dropped.
-    _lock: File,
+    /// Held until the journal is dropped. Its content says which number comes next while records are not written: see
+    /// [`Journal::note_number`].
+    lock: File,
+    /// Number up to which an earlier writer of this epoch has counted on without writing; 0 if it has not.
+    pub(crate) noted: u64,
 }
 
 impl std::fmt::Debug for Journal {
@@ -159,7 +162,8 @@ impl Journal {
             .map_err(|error| JournalError::of("make", dir, 0, error))?;
         let lock = lock(dir)?;
         retain::clear_unfinished(dir)?;
-        Ok(Self {
+        let noted = noted_number(&lock, config.epoch);
+        let journal = Self {
             dir: dir.to_path_buf(),
             epoch_dir: dir.join(format!("{:020}", config.epoch)),
             space: space.into(),
@@ -181,8 +185,27 @@ impl Journal {
             packer: Packer::default(),
             buffer: Vec::new(),
             config,
-            _lock: lock,
-        })
+            lock,
+            noted,
+        };
+        // On a disk that is full later, what is there can be written over.
+        journal.write_number(noted);
+        Ok(journal)
+    }
+
+    /// Writes down which number comes next. While the journal is stopped, readers of events are told of records that are in no
+    /// segment. If the daemon is killed then, the next one must not give their numbers to others.
+    fn note_number(&self) {
+        self.write_number(self.next);
+    }
+
+    fn write_number(&self, next: u64) {
+        let bytes: Vec<u8> = [self.config.epoch, next]
+            .into_iter()
+            .flat_map(u64::to_ne_bytes)
+            .collect();
+        // If this fails there is no other place: the disk takes nothing at all.
+        let _ = self.lock.write_all_at(&bytes, 0);
     }
 
     /// Appends whole records that follow one another, at most [`Self::most_bytes`], and returns the number of the
@@ -210,6 +233,7 @@ impl Journal {
         if let State::Stopped { .. } = self.state {
             self.next += tally.numbered;
             self.dropped += tally.numbered;
+            self.note_number();
             return Ok(first);
         }
         let written = match records {
@@ -222,6 +246,7 @@ impl Journal {
             self.dropped += tally.numbered;
             self.stop(&error);
             self.next += tally.numbered;
+            self.note_number();
             return Err(error);
         }
         self.next += tally.numbered;
@@ -322,7 +347,7 @@ impl Journal {
         self.state = State::Running;
     }
 
-    fn stop(&mut self, error: &JournalError) {
+    pub(crate) fn stop(&mut self, error: &JournalError) {
         if let Some(segment) = self.segment.take() {
             segment.finish();
         }
@@ -635,6 +660,7 @@ pub fn is_in_use(dir: &Path) -> std::io::Result<bool> {
 fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
     let file = OpenOptions::new()
+        .read(true)
         .write(true)
         .create(true)
         .truncate(false)
@@ -657,6 +683,17 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
         }
         std::thread::sleep(LOCK_PAUSE);
     }
+}
+
+/// The number that the writer of this epoch has noted in the lock; 0 if there is none.
+fn noted_number(lock: &File, epoch: u64) -> u64 {
+    let mut bytes = [0; 16];
+    if lock.read_exact_at(&mut bytes, 0).is_err() {
+        return 0;
+    }
+    let word = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk);
+    let words = [word(0), word(8)].map(|word| word.map_or(0, |word| u64::from_ne_bytes(*word)));
+    if words[0] == epoch { words[1] } else { 0 }
 }
 
 fn first_time(records: &[u8]) -> u64 {

@@ -88,14 +88,22 @@ pub(crate) fn find<R: ReadAt + ?Sized>(
     let Some(decode) = decoder(Machine::from_elf(elf.machine)) else {
         return Ok(Err(NoCalls::Machine));
     };
+    // A file may have this function thousands of times, and each time all of this is done again.
+    elf.look_at(tables.iter().map(|table| table.bytes()).sum())?;
     let functions = functions(tables);
-    let bytes = functions.iter().map(|function| function.size).sum();
+    // Sizes are what the file says: their sum may be larger than any number.
+    let bytes = functions
+        .iter()
+        .fold(0, |sum: u64, function| sum.saturating_add(function.size));
     if bytes > MOST_CODE {
         return Ok(Err(NoCalls::TooMuch { bytes }));
     }
+    elf.look_at(bytes)?;
     let of_kind = |kind| functions.iter().filter(move |one| one.kind == kind);
     // The compiler puts pieces of a function elsewhere, which have its name as well; its entry is in the piece that comes back to it.
+    // They are in the order of their addresses, as the functions are.
     let entries: Vec<u64> = of_kind(Kind::FreeBlock).map(|one| one.address).collect();
+    let is_entry = |target: &u64| entries.binary_search(target).is_ok();
     let mut traces = Vec::new();
     let mut frees = Vec::new();
     for function in &functions {
@@ -105,20 +113,23 @@ pub(crate) fn find<R: ReadAt + ?Sized>(
         let size = function.size.min(available);
         let code = elf.bytes_at(offset, size, "the code of a function")?;
         let mut at = 0;
-        while let Some(step) = decode(code.get(at..).unwrap_or(&[]), function.address + at as u64) {
+        while let Some(step) = decode(
+            code.get(at..).unwrap_or(&[]),
+            function.address.wrapping_add(at as u64),
+        ) {
             let inside = |target: u64| target.wrapping_sub(function.address) < function.size;
             match step.flow {
                 Flow::Call(target) if target == record_trace => {
                     traces.push((function.kind, offset + at as u64));
                 }
-                Flow::Call(target) if entries.contains(&target) => {
+                Flow::Call(target) if is_entry(&target) => {
                     frees.push((function.kind, offset + at as u64));
                 }
                 Flow::Jump(target) | Flow::MayJump(target) if !inside(target) => {
                     if target == record_trace {
                         return Ok(Err(NoCalls::Jump("record_trace")));
                     }
-                    if entries.contains(&target) && function.kind != Kind::FreeBlock {
+                    if is_entry(&target) && function.kind != Kind::FreeBlock {
                         return Ok(Err(NoCalls::Jump("free_block")));
                     }
                 }

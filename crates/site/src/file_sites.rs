@@ -311,8 +311,13 @@ impl Candidates {
         Ok(())
     }
 
-    fn collect(&mut self, table: &SymbolTable) -> Result<(), ElfError> {
+    fn collect<R: ReadAt + ?Sized>(
+        &mut self,
+        elf: &Elf<'_, R>,
+        table: &SymbolTable,
+    ) -> Result<(), ElfError> {
         for symbol in table.defined_like(Index::may_be) {
+            elf.look_at(symbol.name.len() as u64)?;
             if symbol.name == pytorch::ALLOCATOR.as_bytes() {
                 self.allocator = Some(symbol.address);
                 continue;
@@ -385,7 +390,7 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
     let tables: Vec<&SymbolTable> = exported.iter().chain(all.iter()).collect();
     let mut candidates = Candidates::default();
     for table in &tables {
-        candidates.collect(table)?;
+        candidates.collect(elf, table)?;
     }
     candidates.search(elf)?;
     let mut entries: Vec<u64> = Vec::new();
@@ -482,9 +487,13 @@ fn site<R: ReadAt + ?Sized>(
     } else {
         SOME.min(available)
     };
+    // Functions may lie over one another, so the same code may be decoded many times.
+    elf.look_at(size)?;
     let bytes = elf.bytes_at(offset, size, "the code of a function")?;
     let first = entries.partition_point(|entry| *entry <= address);
     let end = entries.partition_point(|entry| *entry < address.saturating_add(size));
+    // Only what the nearest one is matters.
+    let end = end.min(first.saturating_add(1));
     let code = Code {
         bytes: &bytes,
         whole,

@@ -371,8 +371,16 @@ fn sparse(path: &Path, head: &[u8], len: u64) {
     file.write_all_at(head, 0).unwrap();
 }
 
+/// Where the first of these functions lies.
+const CODE: u64 = 0x10_0000;
+
 /// A table of `count` functions that all have the same name, at addresses of their own.
 fn many_functions(count: usize, name: &str) -> Vec<u8> {
+    functions_of(count, name, MIB)
+}
+
+/// The same, with functions of this many bytes.
+fn functions_of(count: usize, name: &str, bytes: u64) -> Vec<u8> {
     let at = 4096;
     let size = count * 24;
     let symbols = Section {
@@ -395,8 +403,8 @@ fn many_functions(count: usize, name: &str) -> Vec<u8> {
         raw[0] = 1;
         raw[4] = 0x12;
         raw[6] = 1;
-        raw[8..16].copy_from_slice(&(0x10_0000 + i as u64 * 16).to_le_bytes());
-        raw[16..24].copy_from_slice(&MIB.to_le_bytes());
+        raw[8..16].copy_from_slice(&(CODE + i as u64 * 16).to_le_bytes());
+        raw[16..24].copy_from_slice(&bytes.to_le_bytes());
         file.extend(raw);
     }
     file.push(0);
@@ -447,4 +455,117 @@ fn the_other_files_of_the_process_are_examined() {
         test: "the_other_files_of_the_process_are_examined",
     }
     .is_told();
+}
+
+/// Writes two MiB of code for the functions of such a table: these 16 bytes again and again.
+fn write_code(file: &Path, pattern: [u8; 16]) {
+    let code = pattern.repeat(2 * MIB as usize / 16);
+    let file = File::options().write(true).open(file).unwrap();
+    file.write_all_at(&code, CODE).unwrap();
+}
+
+/// The symbol of PyTorch's `record_trace`.
+const RECORD_TRACE: &str = "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator12record_traceE\
+     NS1_10TraceEntry6ActionEmmP11CUstream_staSt4pairIyyESt10shared_ptrINS_15GatheredContextEE";
+
+/// Files of little more than a megabyte in which very much would have to be decoded or compared. Each is refused, and the good file beside
+/// them is examined.
+#[test]
+fn code_and_names_that_are_too_much_to_look_at() {
+    let fixtures = Fixtures::new();
+    let source = "int cudaMalloc(void **p, unsigned long n) { *p = (void *)n; return 0; }";
+    let good = fixtures.library("libcudart.so.12", source, &[]);
+    // Functions that lie over one another. Before each of 14 instructions on which a probe could stand it has to be proved that no jump
+    // leads there, and the last byte, which is half an instruction, spoils the proof.
+    let places = fixtures.path("places.so");
+    sparse(&places, &functions_of(128, "cudaMalloc", MIB - 15), 8 << 30);
+    let mut pattern = [0x90; 16];
+    pattern[..2].copy_from_slice(&[0x31, 0xc0]);
+    write_code(&places, pattern);
+    // Each `record_trace` has all code of the file searched for calls.
+    let calls = fixtures.path("calls.so");
+    sparse(&calls, &functions_of(16, RECORD_TRACE, MIB), 8 << 30);
+    write_code(&calls, [0x90; 16]);
+    // Names that are as long as names may be, and whose beginning fits.
+    let names = fixtures.path("names.so");
+    let (begins, _) = RECORD_TRACE.split_once("NS1_").unwrap();
+    let name = format!("{begins}{}", "v".repeat(3900));
+    sparse(&names, &functions_of(40_000, &name, 16), 8 << 30);
+    let host = fixtures.program("maps", MAPS, &["-ldl"]);
+    let files = [&good, &places, &calls, &names];
+    let process = Waiting::start(Command::new(host).args(files));
+    let resolved = resolve(process.pid(), Level::Trace);
+    site(object(&resolved, &good), "cudaMalloc");
+    for path in [&places, &calls, &names] {
+        let path = path.to_string_lossy();
+        let told: Vec<String> = (resolved.missing.iter())
+            .filter(|missing| missing.library == path)
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].contains("more than 67108864 bytes of code and names to look at in one file"),
+            "{told:?}"
+        );
+    }
+    Met {
+        what: "bytes of code and names of one file that are looked at",
+        most: constant("crates/site/src/elf/budget.rs", "MOST_WORK_OF_FILE"),
+        beyond: "the file is left out, the others are examined",
+        told: "`not_probed` in coverage, with its name",
+        test: "code_and_names_that_are_too_much_to_look_at",
+    }
+    .is_told();
+}
+
+/// What many files of a process cost together is bounded, too.
+#[test]
+fn code_of_many_files_that_is_too_much_to_look_at() {
+    let fixtures = Fixtures::new();
+    let good = fixtures.library("good.so", "int good(void) { return 0; }", &[]);
+    let mut files = vec![good];
+    for number in 0..8 {
+        let path = fixtures.path(&format!("many{number}.so"));
+        sparse(&path, &functions_of(60, "cudaMalloc", MIB - 15), 8 << 30);
+        write_code(&path, [0x90; 16]);
+        files.push(path);
+    }
+    let host = fixtures.program("maps", MAPS, &["-ldl"]);
+    let process = Waiting::start(Command::new(host).args(&files));
+    let resolved = resolve(process.pid(), Level::Segments);
+    let refused = resolved.missing.iter().filter(|missing| {
+        let text = missing.to_string();
+        missing.library.contains("/many")
+            && text.contains("268435456 bytes of code and names to look at in all files")
+    });
+    assert_eq!(refused.count(), 4, "{:?}", resolved.missing);
+    Met {
+        what: "bytes of code and names of the files of one process that are looked at",
+        most: constant("crates/site/src/elf/budget.rs", "MOST_WORK_OF_PROCESS"),
+        beyond: "further files are left out",
+        told: "`not_probed` in coverage, with their names",
+        test: "code_of_many_files_that_is_too_much_to_look_at",
+    }
+    .is_told();
+}
+
+/// Sizes whose sum is larger than any number.
+#[test]
+fn functions_of_impossible_sizes() {
+    let fixtures = Fixtures::new();
+    let good = fixtures.library("good.so", "int good(void) { return 0; }", &[]);
+    let huge = fixtures.path("libc10_cuda.so");
+    sparse(&huge, &functions_of(2, RECORD_TRACE, 1 << 63), 8 << 30);
+    write_code(&huge, [0x90; 16]);
+    let host = fixtures.program("maps", MAPS, &["-ldl"]);
+    let process = Waiting::start(Command::new(host).args([&good, &huge]));
+    let resolved = resolve(process.pid(), Level::Trace);
+    let path = huge.to_string_lossy();
+    let told = resolved.missing.iter().filter(|m| m.library == path);
+    // It was searched to its end: only that the process has not mapped the code is missing.
+    let whys: Vec<String> = told.map(|missing| missing.why.to_string()).collect();
+    assert!(
+        whys.contains(&"its code is not mapped".to_owned()),
+        "{whys:?}"
+    );
 }

@@ -12,7 +12,9 @@ use object::elf;
 
 use bytes::{u16_at, u32_at, u64_at};
 
-pub use budget::{Budget, MOST_OF_FILE, MOST_OF_PROCESS, MOST_TABLES};
+pub use budget::{
+    Budget, MOST_OF_FILE, MOST_OF_PROCESS, MOST_TABLES, MOST_WORK_OF_FILE, MOST_WORK_OF_PROCESS,
+};
 pub use bytes::{FileBytes, ReadAt};
 pub use error::{ElfError, Whole};
 pub use notes::{Note, notes};
@@ -226,6 +228,13 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         let mut buffer = vec![0; size as usize];
         self.bytes.read_at(offset, &mut buffer)?;
         Ok(buffer)
+    }
+
+    /// Counts bytes of code before they are decoded, and of names before they are compared. Fails if these are more than
+    /// are looked at of one file, or of the files of one process.
+    pub(crate) fn look_at(&self, bytes: u64) -> Result<(), ElfError> {
+        self.file.work(bytes)?;
+        self.process.map_or(Ok(()), |process| process.work(bytes))
     }
 
     /// Reads a table that stays in memory, and takes its bytes from the budget for these first.

@@ -34,6 +34,11 @@ pub struct SymbolTable {
 }
 
 impl SymbolTable {
+    /// Number of bytes of the symbols, without their names.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.symbols.len() as u64
+    }
+
     /// The symbols that the file defines. Those with names of more than 4096 bytes are left out.
     pub fn defined(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.defined_like(|_| true)

@@ -361,6 +361,7 @@ fn operator<R: ReadAt + ?Sized>(
     if !(1..=LONGEST_FUNCTION.min(available)).contains(&function.size) {
         return Ok(Err(Unusable::Ends("its length is not known")));
     }
+    elf.look_at(function.size)?;
     let bytes = elf.bytes_at(offset, function.size, "the code of an operator")?;
     let mut parts = vec![ends::Part {
         bytes: bytes.clone(),
@@ -371,6 +372,7 @@ fn operator<R: ReadAt + ?Sized>(
         && let Some((offset, available)) = elf.code_offset_of(address)
         && (1..=LONGEST_FUNCTION.min(available)).contains(&size)
     {
+        elf.look_at(size)?;
         parts.push(ends::Part {
             bytes: elf.bytes_at(offset, size, "the code of an operator")?,
             address,

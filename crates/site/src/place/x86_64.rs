@@ -74,7 +74,17 @@ pub(super) fn place(
     wants: Wants,
     emulation: Emulation,
 ) -> Result<Placement, PlaceError> {
+    search(code, wants, emulation).map(|(placement, _)| placement)
+}
+
+/// The same, with the number of instructions that were decoded.
+fn search(
+    code: &Code<'_>,
+    wants: Wants,
+    emulation: Emulation,
+) -> Result<(Placement, u64), PlaceError> {
     check_first(code)?;
+    let mut decoded = 1;
     let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let mut instruction = Instruction::default();
@@ -82,10 +92,13 @@ pub(super) fn place(
         pushed: Some(0),
         wants,
     };
+    // The whole function is read once at most, when a place behind its entry is the first to need it.
+    let mut ways: Option<WaysIn> = None;
     let mut why_not = "no emulated instruction stands in the entry block before the arguments move";
     while decoder.can_decode() && decoder.position() as u64 <= MAX_BYTES {
         let at = decoder.position();
         decoder.decode_out(&mut instruction);
+        decoded += 1;
         if instruction.is_invalid() {
             break;
         }
@@ -94,8 +107,15 @@ pub(super) fn place(
             break;
         };
         if let Some(word) = emulation.covers(bytes) {
-            match enters_only_from_above(code, at as u64, word) {
-                Ok(()) => return Ok(found(at as u64, pushed, wants, word)),
+            let at = at as u64;
+            let proven = match at {
+                0 => Ok(()),
+                _ => ways
+                    .get_or_insert_with(|| WaysIn::of(code, &mut decoded))
+                    .only_from_above(at, word),
+            };
+            match proven {
+                Ok(()) => return Ok((found(at, pushed, wants, word), decoded)),
                 Err(why) => why_not = why,
             }
         }
@@ -104,13 +124,14 @@ pub(super) fn place(
             break;
         }
     }
-    Ok(Placement {
+    let placement = Placement {
         entry_offset: 0,
         return_offset: wants.returns.then_some(0),
         emulated: false,
         pushed: 0,
         reason: format!("on the first instruction, single-stepped: {why_not}"),
-    })
+    };
+    Ok((placement, decoded))
 }
 
 fn found(at: u64, pushed: u32, wants: Wants, word: &str) -> Placement {
@@ -215,51 +236,129 @@ fn grown(instruction: &Instruction) -> Option<i32> {
     }
 }
 
-/// Proves that the instruction at `at` runs once for each call: no jump enters the block between
-/// the entry and that instruction.
-///
-/// Jumps through a table cannot be followed. For a `push` that is not necessary, since code that jumps
-/// back to a `push` would leave its frame unbalanced.
-fn enters_only_from_above(code: &Code<'_>, at: u64, word: &str) -> Result<(), &'static str> {
-    if at == 0 {
-        return Ok(());
-    }
-    if !code.whole {
-        return Err("how far the function reaches is not known, so jumps back cannot be ruled out");
-    }
-    let inside = |address: u64| {
-        address
-            .checked_sub(code.address)
-            .is_some_and(|offset| offset > 0 && offset <= at)
-    };
-    if code.entries.iter().any(|address| inside(*address)) {
-        return Err("another symbol lies inside the entry block");
-    }
-    let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
-    let mut instruction = Instruction::default();
-    while decoder.can_decode() {
-        decoder.decode_out(&mut instruction);
-        if instruction.is_invalid() {
-            return Err("the function cannot be disassembled to its end");
+/// Something in a function that spoils the proof for some places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spoils {
+    /// A jump or call to this offset in the entry block.
+    JumpTo(u64),
+    /// A jump through a table.
+    Table,
+    /// Bytes that are no instruction.
+    NoCode,
+}
+
+/// How the entry block of a function can be entered.
+#[derive(Debug)]
+struct WaysIn {
+    /// Whether the whole function was read.
+    whole: bool,
+    /// The first offset behind the entry at which another symbol lies.
+    symbol: Option<u64>,
+    /// What spoils proofs, in the order of the code, each once.
+    spoils: Vec<Spoils>,
+}
+
+impl WaysIn {
+    /// Reads a function to its end, and adds the instructions that this decodes.
+    fn of(code: &Code<'_>, decoded: &mut u64) -> WaysIn {
+        let inside = |address: u64| address.checked_sub(code.address).filter(|at| *at > 0);
+        let mut ways = WaysIn {
+            whole: code.whole,
+            symbol: code.entries.iter().filter_map(|at| inside(*at)).min(),
+            spoils: Vec::new(),
+        };
+        if !code.whole {
+            return ways;
         }
-        match instruction.flow_control() {
-            FlowControl::IndirectBranch if word != "push" => {
-                return Err("the function jumps through a table, which cannot be followed");
+        let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            *decoded += 1;
+            if instruction.is_invalid() {
+                ways.spoils.push(Spoils::NoCode);
+                break;
             }
-            FlowControl::UnconditionalBranch
-            | FlowControl::ConditionalBranch
-            | FlowControl::Call
-            | FlowControl::XbeginXabortXend => {
-                let near = matches!(
-                    instruction.op0_kind(),
-                    OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
-                );
-                if near && inside(instruction.near_branch_target()) {
-                    return Err("the function jumps back into its entry block");
+            let spoils = match instruction.flow_control() {
+                FlowControl::IndirectBranch => Some(Spoils::Table),
+                FlowControl::UnconditionalBranch
+                | FlowControl::ConditionalBranch
+                | FlowControl::Call
+                | FlowControl::XbeginXabortXend => {
+                    let near = matches!(
+                        instruction.op0_kind(),
+                        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+                    );
+                    let to = near.then(|| inside(instruction.near_branch_target()));
+                    let to = to.flatten().filter(|to| *to <= MAX_BYTES);
+                    to.map(Spoils::JumpTo)
                 }
+                _ => None,
+            };
+            if let Some(one) = spoils
+                && !ways.spoils.contains(&one)
+            {
+                ways.spoils.push(one);
             }
-            _ => {}
         }
+        ways
     }
-    Ok(())
+
+    /// Proves that the instruction at `at`, which is not the first one, runs once for each call: no jump enters the
+    /// block between the entry and that instruction.
+    ///
+    /// Jumps through a table cannot be followed. For a `push` that is not necessary, since code that jumps
+    /// back to a `push` would leave its frame unbalanced.
+    fn only_from_above(&self, at: u64, word: &str) -> Result<(), &'static str> {
+        if !self.whole {
+            return Err(
+                "how far the function reaches is not known, so jumps back cannot be ruled out",
+            );
+        }
+        if self.symbol.is_some_and(|symbol| symbol <= at) {
+            return Err("another symbol lies inside the entry block");
+        }
+        let mut spoils = self.spoils.iter();
+        let why = spoils.find_map(|one| match one {
+            Spoils::NoCode => Some("the function cannot be disassembled to its end"),
+            Spoils::Table if word != "push" => {
+                Some("the function jumps through a table, which cannot be followed")
+            }
+            Spoils::JumpTo(to) if *to <= at => Some("the function jumps back into its entry block"),
+            Spoils::Table | Spoils::JumpTo(_) => None,
+        });
+        why.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many places there are in the entry block, the function is read to its end once.
+    #[test]
+    fn a_function_is_read_once() {
+        // xor eax,eax; many nops; half an instruction, which spoils the proof for each of them
+        let mut bytes = vec![0x90; 10_000];
+        bytes[..2].copy_from_slice(&[0x31, 0xc0]);
+        bytes.push(0xe9);
+        let code = Code {
+            bytes: &bytes,
+            whole: true,
+            address: 0x1000,
+            entries: &[],
+        };
+        let wants = Wants {
+            returns: true,
+            stack: false,
+        };
+        let emulation = Emulation::of_kernel(6, 18);
+        let (placement, decoded) = search(&code, wants, emulation).unwrap();
+        assert!(
+            placement.reason.contains("disassembled"),
+            "{}",
+            placement.reason
+        );
+        assert!(decoded < 10_200, "{decoded}");
+    }
 }

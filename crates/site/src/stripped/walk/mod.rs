@@ -204,6 +204,7 @@ fn read_function<R: ReadAt + ?Sized>(
     entry: u64,
     calls: &mut Vec<Call>,
 ) -> Result<(), ElfError> {
+    let elf = code.elf;
     let mut waiting = vec![entry];
     let mut visited: HashSet<u64> = HashSet::new();
     'blocks: while let Some(start) = waiting.pop() {
@@ -221,8 +222,10 @@ fn read_function<R: ReadAt + ?Sized>(
                 let Some(step) = decode(bytes.get(place..).unwrap_or(&[]), at) else {
                     continue 'blocks;
                 };
+                elf.look_at(step.bytes as u64)?;
                 match step.flow {
                     Flow::Call(target) => {
+                        elf.look_at(before.comparisons())?;
                         calls.push(Call {
                             at,
                             caller: entry,
@@ -251,6 +254,11 @@ fn read_function<R: ReadAt + ?Sized>(
         }
     }
     Ok(())
+}
+
+/// Whether a store may be that of the structure's first field.
+fn is_device_type(bytes: i64, value: Option<u64>) -> bool {
+    bytes == 1 && value == Some(PRIVATE_USE)
 }
 
 impl Before {
@@ -302,13 +310,20 @@ impl Before {
         u32::try_from(self.value(Value::Of(register))?).ok()
     }
 
+    /// Number of stores that [`Before::usage`] compares.
+    fn comparisons(&self) -> u64 {
+        let begins = self.stores.iter();
+        let begins = begins.filter(|(_, _, bytes, value)| is_device_type(*bytes, *value));
+        (begins.count() * self.stores.len()) as u64
+    }
+
     /// The structure on the stack, if each of its fields was written. The fields are bytes for the device's type (the
     /// constant 20), the device's index, the component (only in newer versions), the data's type and the allocator's
     /// type, and from offset 8 on six words.
     fn usage(&self) -> Option<Usage> {
         self.stores
             .iter()
-            .filter(|(_, _, bytes, value)| *bytes == 1 && *value == Some(PRIVATE_USE))
+            .filter(|(_, _, bytes, value)| is_device_type(*bytes, *value))
             .find_map(|(base, start, _, _)| {
                 let mut written = 0u64;
                 for (other, at, bytes, _) in &self.stores {

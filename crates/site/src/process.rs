@@ -124,6 +124,12 @@ pub fn copied_from(pid: u32) -> Option<u32> {
     (!own.is_empty() && own == of_parent).then_some(parent)
 }
 
+/// What tells the image that a process runs now from others that it has run or will run; `None` where that cannot be read, as while it
+/// executes one. See [`copied_from`].
+pub fn image(pid: u32) -> Option<Vec<u8>> {
+    read(pid, "auxv").ok().filter(|vector| !vector.is_empty())
+}
+
 fn malformed(pid: u32, name: &str, what: &'static str) -> SiteError {
     SiteError::Malformed {
         pid,
@@ -244,6 +250,8 @@ pub fn mapped_files(pid: u32) -> Vec<(String, bool)> {
             continue;
         };
         let name = line.get(slash + 1..).unwrap_or_default();
+        // The kernel says so behind the name of a file that was replaced or removed since.
+        let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
         let text = String::from_utf8_lossy(name);
         // A library has several mappings, one after the other.
         if all.last().is_none_or(|(last, _)| *last != text) {

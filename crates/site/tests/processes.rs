@@ -111,6 +111,10 @@ fn a_library_replaced_on_disk() {
     let (old, now) = (object(&before, &library), object(&after, &library));
     assert!(now.deleted && !old.deleted);
     assert_eq!((&now.identity, &now.sites), (&old.identity, &old.sites));
+    // It is found by its name, too.
+    let files = memscope_site::process::mapped_files(process.pid());
+    let wanted = ("libcudart.so.12".to_owned(), true);
+    assert!(files.contains(&wanted), "{files:?}");
     // A new process has the new file, and the two files have different identities.
     let second = fixtures.run(&[&library]);
     let new = resolver.resolve(second.pid(), Level::Segments).unwrap();
@@ -305,4 +309,28 @@ fn a_damaged_file_is_named_and_does_not_hide_the_others() {
     let word = missing(&resolved, "*");
     assert!(word.library.ends_with("broken.so"), "{word}");
     assert!(matches!(word.why, Why::File(_)), "{word}");
+}
+
+/// What of a process's libraries cannot be read is there all the same: it has a device's library, or PyTorch.
+#[test]
+fn a_damaged_file_counts_by_its_name() {
+    for (name, device_library, pytorch) in [
+        ("libcudart.so.13", true, false),
+        ("libc10_cuda.so", false, true),
+        ("libtorch_npu.so", false, true),
+        ("other.so", false, false),
+    ] {
+        let fixtures = Fixtures::new();
+        let broken = fixtures.library(name, RUNTIME, &[]);
+        let process = fixtures.run(&[&broken]);
+        let file = fs::OpenOptions::new().write(true).open(&broken).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(length - 100).unwrap();
+        let resolved = resolve(process.pid(), Level::Segments);
+        let word = missing(&resolved, "*");
+        assert!(matches!(word.why, Why::File(_)), "{word}");
+        let found = (resolved.device_library, resolved.pytorch);
+        assert_eq!(found, (device_library, pytorch), "{name}");
+        assert!(!resolved.undelivered);
+    }
 }

@@ -23,6 +23,13 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Whether a file was not delivered in time: a file system does not answer, but may do so later.
+fn was_not_delivered(error: &(dyn std::error::Error + 'static)) -> bool {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    let mut causes = all.filter_map(|error| error.downcast_ref::<std::io::Error>());
+    causes.any(|cause| cause.kind() == std::io::ErrorKind::TimedOut)
+}
+
 /// The result for one process while it is being built.
 pub(super) struct Answer {
     pub pid: u32,
@@ -57,8 +64,27 @@ impl Answer {
     pub fn unopened(&mut self, object: &MappedObject, error: &OpenError) {
         // What is not a regular file is no library. It may be memory of a device, mapped as executable.
         if !matches!(error, OpenError::NotRegular) {
-            self.missing(object, "*", None, Why::File(chain(error)));
+            self.left_out(object, error);
         }
+    }
+
+    /// Names a file of which nothing is known but its name. That name still tells whether the process has a library of a
+    /// device or PyTorch's, so that a process whose libraries cannot be read does not count as one that has none yet.
+    pub fn left_out(&mut self, object: &MappedObject, error: &(dyn std::error::Error + 'static)) {
+        let name = object.file_name();
+        self.name(&name);
+        // Its pointer to the allocator would have told this.
+        self.resolved.pytorch |= self.resolved.torch_npu;
+        self.resolved.undelivered |= was_not_delivered(error);
+        self.missing(object, "*", None, Why::File(chain(error)));
+    }
+
+    /// Notes what the name of a mapped file tells.
+    fn name(&mut self, name: &str) {
+        self.resolved.torch_npu |= name.starts_with("libtorch_npu.so");
+        self.resolved.pytorch |= name.starts_with("libc10_cuda.so");
+        let known = memscope_vendors::library(name.as_bytes());
+        self.resolved.device_library |= known.is_some_and(|library| !library.is_frameworks);
     }
 
     pub fn add(
@@ -70,11 +96,8 @@ impl Answer {
         file: &FileSites,
     ) {
         let name = object.file_name();
-        self.resolved.torch_npu |= name.starts_with("libtorch_npu.so");
-        self.resolved.pytorch |= name.starts_with("libc10_cuda.so");
-        let known = memscope_vendors::library(name.as_bytes());
-        self.resolved.device_library |= known.is_some_and(|library| !library.is_frameworks)
-            || file.sites.iter().any(|site| is_device(site.row));
+        self.name(&name);
+        self.resolved.device_library |= file.sites.iter().any(|site| is_device(site.row));
         // A PyTorch that was built for CUDA has an allocator for it, too. If torch_npu is there, its allocator counts.
         let outranked = self.resolved.torch_npu && !file.torch_npu;
         if let (Some(value), Some(base), false) = (file.allocator, base, outranked) {

@@ -36,12 +36,16 @@ pub struct Resolved {
     pub torch_npu: bool,
     /// Whether a device's runtime or driver is mapped, even if no probe may stand in it.
     pub device_library: bool,
+    /// Whether a file was not delivered in time, so that it may be found if it is looked at again, without any change of the mappings.
+    pub undelivered: bool,
     /// Number of executable objects that were examined.
     pub examined: usize,
     /// Number of these objects whose file had to be searched; for the others an earlier result was used.
     pub scanned: usize,
     /// Bytes of the files' tables that were read. A file that is known is not read at all.
     pub read_bytes: u64,
+    /// Bytes of code that were decoded, and of names that were compared.
+    pub looked_at_bytes: u64,
 }
 
 /// One mapped file and its sites.

@@ -15,14 +15,14 @@ use memscope_ledger::event::Level;
 
 use crate::SiteError;
 use crate::elf::{Budget, Elf, ElfError, Segment, Whole};
-use crate::file_sites::{self, FileSites, Why};
+use crate::file_sites::{self, FileSites};
 use crate::identity::FileIdentity;
 use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject};
 use crate::operators::Operators;
 use crate::place::{Emulation, Machine};
 use crate::process;
 
-use answer::{Answer, chain};
+use answer::Answer;
 
 /// Most files whose results are kept.
 const MAX_CACHED: usize = 4096;
@@ -43,6 +43,8 @@ pub struct Resolver {
     round: u64,
     /// Operators of the libraries that were searched for them last.
     operators: Vec<(FileIdentity, Arc<Operators>)>,
+    /// In libraries that were searched for it last: the table of virtual functions of what holds the memory of tensors.
+    tables: Vec<(FileIdentity, Option<u64>)>,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,7 @@ impl Resolver {
             cache: HashMap::new(),
             round: 0,
             operators: Vec::new(),
+            tables: Vec::new(),
         }
     }
 
@@ -134,6 +137,7 @@ impl Resolver {
         }
         self.forget();
         answer.resolved.read_bytes = budget.taken();
+        answer.resolved.looked_at_bytes = budget.worked();
         let after = process::alive(pid)?;
         if after.start_ticks != before.start_ticks {
             return Err(SiteError::Reused { pid });
@@ -159,14 +163,14 @@ impl Resolver {
                         whole: Whole::Process,
                         most: MOST_NAMES as u64,
                     };
-                    answer.missing(object, "*", None, Why::File(chain(&error)));
+                    answer.left_out(object, &error);
                     return;
                 }
                 answer.add(object, &open, identity, base, &sites);
             }
             Ok(Looked::Foreign(what)) => answer.foreign = Some(what),
             Ok(Looked::Other) => {}
-            Err(error) => answer.missing(object, "*", None, Why::File(chain(&error))),
+            Err(error) => answer.left_out(object, &error),
         }
     }
 

@@ -52,6 +52,24 @@ impl Resolver {
     /// # Errors
     /// The process has ended, or its mappings or PyTorch's libraries cannot be read.
     pub fn operators(&mut self, pid: u32) -> Result<Option<ProcessOperators>, SiteError> {
+        let (found, storages) = self.of_pytorch(pid, true)?;
+        Ok(found.map(|found| ProcessOperators { storages, ..found }))
+    }
+
+    /// Only what tells the memory of a tensor from anything else. Libraries that come after PyTorch's may change it.
+    ///
+    /// # Errors
+    /// The process has ended, or its mappings or PyTorch's libraries cannot be read.
+    pub fn storages(&mut self, pid: u32) -> Result<StorageEntry, SiteError> {
+        self.of_pytorch(pid, false).map(|(_, storages)| storages)
+    }
+
+    /// What tells the memory of a tensor, and the operators if these are wanted.
+    fn of_pytorch(
+        &mut self,
+        pid: u32,
+        operators: bool,
+    ) -> Result<(Option<ProcessOperators>, StorageEntry), SiteError> {
         let mapped = mapped::read(pid)?;
         let budget = Budget::of_process();
         let mut found = None;
@@ -75,17 +93,37 @@ impl Resolver {
                 source,
             };
             let elf = Elf::read_within(&open.bytes, &budget).map_err(bad)?;
-            if name == LIBRARY {
+            if name == LIBRARY && operators {
                 found = Some(self.of_library(&object, &open, &elf).map_err(bad)?);
             }
-            let at = table_of(&elf, STORAGE).map_err(bad)?;
+            let at = self.table_in(&open, &elf).map_err(bad)?;
             if let (Some((at, base)), Some(table)) =
                 (at.zip(object.bias(&elf)), storages.tables.get_mut(place))
             {
                 *table = at.wrapping_add(base).wrapping_add(TABLE);
             }
         }
-        Ok(found.map(|found| ProcessOperators { storages, ..found }))
+        Ok((found, storages))
+    }
+
+    /// Address of the table of virtual functions in a library, in the file's own numbering. It is searched for once in each file, since
+    /// PyTorch's libraries have hundreds of thousands of symbols.
+    fn table_in(
+        &mut self,
+        open: &OpenObject,
+        elf: &Elf<'_, crate::elf::FileBytes>,
+    ) -> Result<Option<u64>, ElfError> {
+        let identity = FileIdentity::new(open.bytes.file().facts(), None);
+        let mut known = self.tables.iter();
+        if let Some((_, table)) = known.find(|(known, _)| *known == identity) {
+            return Ok(*table);
+        }
+        let table = table_of(elf, STORAGE)?;
+        if self.tables.len() >= MOST_KEPT * STORAGE_TABLES {
+            self.tables.remove(0);
+        }
+        self.tables.push((identity, table));
+        Ok(table)
     }
 
     fn of_library(

@@ -106,6 +106,27 @@ fn what_operators_touch_is_what_the_dispatcher_says() {
     scripted(Device::Cuda, 2, 200);
 }
 
+/// The class that holds the memory of an NPU's tensor is in a library that comes after PyTorch's operators.
+#[test]
+fn tensors_of_an_npu_are_seen_from_the_start() {
+    let daemon = Daemon::start();
+    let mut program = Program::start("late.py", sim_of(Device::Npu).python("accesses/late.py"));
+    program.hear();
+    let pid = program.pid_text();
+    daemon.json(&["attach", "--pid", &pid, "--wait", "--accesses"]);
+    let told = program.ask("go");
+    let address = told["address"].as_u64().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rows = rows(&daemon, &pid, folder.path());
+    let accesses = rows.iter().filter(|row| row[0] == "ACCESS");
+    let of_tensor = accesses.filter(|row| {
+        let text = row[3].trim_start_matches("0x");
+        u64::from_str_radix(text, 16) == Ok(address)
+    });
+    assert!(of_tensor.count() >= 10, "{address:#x}");
+    program.finish();
+}
+
 /// Number of blocks, their bytes, and what is wrong with them, by the function of the workload that allocated them.
 fn by_function(answer: &Value) -> Vec<(String, String, u64, u64)> {
     let mut found: Vec<(String, String, u64, u64)> = Vec::new();

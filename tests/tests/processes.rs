@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    BpfKind, Calls, Daemon, Group, Library, Program, SHORT, Torch, Value, assert_totals,
+    BpfKind, Calls, Daemon, Group, LONG, Library, Program, SHORT, Torch, Value, assert_totals,
     bpf_exists, copy_program, coverage, eventually, executable, find, held, number, scratch, sim,
     until,
 };
+use serde_json::json;
 
 fn total(stats: &Value, key: &str) -> u64 {
     stats["devices"]
@@ -279,6 +280,64 @@ fn executes_another_image() {
         "what the old image held is gone: {stats:#}"
     );
     calls.finish();
+}
+
+/// What executes one image after the other faster than it can be attached is attached when it has become what it stays.
+#[test]
+fn executes_others_while_it_is_attached() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    let pid = calls.pid_text();
+    daemon.json(&["attach", "--pid", &pid, "--children", "--level", "segments"]);
+    let last = executable("calls.c", Library::Runtime);
+    let last = last.display().to_string();
+    let line = format!("spawn {}{last}", "/usr/bin/env ".repeat(30));
+    for _ in 0..5 {
+        let child = number(&calls.ask(&line)["child"]) as u32;
+        until(LONG, "the last image is attached", || {
+            let process = daemon.process(child)?;
+            let is_last = process["cmdline"] == json!([last]) && process["state"] == "attached";
+            let sites = is_last.then(|| number(&daemon.stats(child)["placement"]["sites"]));
+            (sites? > 40).then_some(())
+        });
+    }
+    calls.finish();
+}
+
+/// A search for libraries that were loaded after the attach may fail as a whole. That is said, and is made good later.
+#[test]
+fn libraries_that_cannot_be_searched_for_are_named() {
+    let folder = scratch();
+    let daemon = Daemon::start();
+    let mut late = Program::start(
+        "the late process",
+        sim().native(executable("late.c", Library::None)),
+    );
+    late.hear();
+    let pid = late.pid();
+    daemon.json(&["attach", "--pid", &late.pid_text(), "--wait"]);
+    // The list of its mappings has more bytes than are read of such a list.
+    let long = folder.path().join("x".repeat(250)).join("y".repeat(250));
+    std::fs::create_dir(long.parent().unwrap()).unwrap();
+    std::fs::write(&long, [0; 4096]).unwrap();
+    let mapped = late.ask(&format!("crowd {} 50000", long.display()));
+    assert_eq!(mapped["result"], 0, "{mapped}");
+    late.ask(&format!("load {}", sim().runtime().display()));
+    let text = until(LONG, "it is said", || {
+        let stats = daemon.stats(pid);
+        let notes = stats["coverage"].as_array()?.iter();
+        let mut notes = notes.filter(|note| note["code"] == "not_probed");
+        Some(notes.next()?["text"].as_str()?.to_owned())
+    });
+    assert!(text.contains("tried again"), "{text}");
+    assert!(text.contains("maps"), "{text}");
+    late.ask("clear");
+    until(LONG, "the loaded runtime is probed", || {
+        let stats = daemon.stats(pid);
+        let is_said = coverage(&stats).contains(&"not_probed");
+        (!is_said && number(&stats["placement"]["sites"]) > 40).then_some(())
+    });
+    late.finish();
 }
 
 #[test]

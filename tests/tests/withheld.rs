@@ -118,6 +118,46 @@ fn a_library_whose_contents_are_withheld() {
     .is_told();
 }
 
+/// A process that maps a device's library of which nothing can be read.
+fn with_a_library_that_cannot_be_read() -> (Program, TempDir) {
+    let (mut program, folder) = withholding(&sim().runtime(), "libcudart.so.99");
+    done(&mut program, "map");
+    done(&mut program, "hold reads");
+    (program, folder)
+}
+
+#[test]
+fn the_only_library_is_withheld() {
+    let daemon = Daemon::start();
+    let (mut program, _folder) = with_a_library_that_cannot_be_read();
+    daemon
+        .ctl(&["attach", "--pid", &program.pid_text()])
+        .refused(1, &["libcudart.so.99", "was not delivered"]);
+    program.kill();
+}
+
+/// Such a process has that library all the same: it is not followed from its start. When the library can be read it is, although the
+/// process does nothing.
+#[test]
+fn a_library_that_was_withheld_is_read_later() {
+    let daemon = Daemon::with(&["--probe-user-mounts"]);
+    let (mut program, _folder) = with_a_library_that_cannot_be_read();
+    let pid = program.pid();
+    daemon.json(&["attach", "--pid", &program.pid_text(), "--wait"]);
+    let stats = daemon.stats(pid);
+    assert_eq!(stats["process"]["from_start"], false, "{stats:#}");
+    assert!(coverage(&stats).contains(&"not_probed"), "{stats:#}");
+    assert_eq!(stats["placement"]["sites"], 0, "{stats:#}");
+    done(&mut program, "hold nothing");
+    until(LONG, "the library is read", || {
+        let stats = daemon.stats(pid);
+        let is_said = coverage(&stats).contains(&"not_probed");
+        (!is_said && number(&stats["placement"]["sites"]) > 0).then_some(())
+    });
+    daemon.detach(pid);
+    program.finish();
+}
+
 #[test]
 fn memory_that_is_withheld() {
     let daemon = Daemon::start();

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "commands.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -219,6 +220,25 @@ static void blocked(void) {
     munmap(barred, PAGE);
 }
 
+/* Starts a child that executes what its words say. It has an input of its own, which ends with this process. */
+static void spawn(void) {
+    int input[2];
+    if (pipe(input) != 0) fail("pipe failed");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        int nowhere = open("/dev/null", O_WRONLY);
+        if (dup2(input[0], 0) < 0 || dup2(nowhere, 1) < 0) _exit(126);
+        close(input[0]);
+        close(input[1]);
+        execv(words[1], words + 1);
+        _exit(127);
+    }
+    close(input[0]);
+    fcntl(input[1], F_SETFD, FD_CLOEXEC);
+    printf("{\"child\":%d}\n", (int)child);
+}
+
 static void obey(void);
 
 /* deep COMMAND …: the same from a frame that lies deeper than that of any other command's call. */
@@ -369,7 +389,8 @@ static void obey(void) {
         fflush(stdout);
         execv(words[1], (char *[]){words[1], NULL});
         fail("exec failed");
-    } else if (is("exit")) exit((int)number(1));
+    } else if (is("spawn")) spawn();
+    else if (is("exit")) exit((int)number(1));
     else fail("no such command");
 }
 

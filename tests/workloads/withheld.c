@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -43,9 +44,46 @@ static struct fuse_attr facts(uint64_t node) {
     return attr;
 }
 
+/* What was asked and not answered while that was held. */
+enum { KEPT = 256 };
+static struct kept {
+    uint64_t request;
+    int is_open;
+    size_t from, size;
+} kept[KEPT];
+static int kept_count;
+
+static void answer_open(int device, uint64_t request) {
+    struct fuse_open_out out = {.fh = 1};
+    reply(device, request, 0, &out, sizeof out);
+}
+
+static void answer_read(int device, uint64_t request, size_t from, size_t wanted) {
+    if (from > size) from = size;
+    size_t most = size - from;
+    reply(device, request, 0, contents + from, wanted < most ? wanted : most);
+}
+
+static void keep(struct kept one) {
+    if (kept_count == KEPT) _exit(5);
+    kept[kept_count++] = one;
+}
+
+/* Who asked while it was held waits for the answer, and nothing else would wake it. */
+static void answer_kept(int device) {
+    for (int i = 0; i < kept_count; i++) {
+        if (kept[i].is_open) answer_open(device, kept[i].request);
+        else answer_read(device, kept[i].request, kept[i].from, kept[i].size);
+    }
+    kept_count = 0;
+}
+
 static void serve(int device) {
     static char buffer[1 << 20];
     for (;;) {
+        if (!hold->opens && !hold->reads) answer_kept(device);
+        struct pollfd ready = {.fd = device, .events = POLLIN};
+        if (poll(&ready, 1, 20) == 0) continue;
         ssize_t length = read(device, buffer, sizeof buffer);
         if (length < 0 && (errno == EINTR || errno == ENOENT)) continue;
         if (length < 0) _exit(0);
@@ -69,15 +107,14 @@ static void serve(int device) {
             break;
         }
         case FUSE_OPEN: {
-            struct fuse_open_out out = {.fh = 1};
-            if (!hold->opens) reply(device, in->unique, 0, &out, sizeof out);
+            if (hold->opens) keep((struct kept){.request = in->unique, .is_open = 1});
+            else answer_open(device, in->unique);
             break;
         }
         case FUSE_READ: {
             struct fuse_read_in *wanted = rest;
-            size_t from = wanted->offset < size ? wanted->offset : size;
-            size_t most = size - from;
-            if (!hold->reads) reply(device, in->unique, 0, contents + from, wanted->size < most ? wanted->size : most);
+            if (hold->reads) keep((struct kept){in->unique, 0, wanted->offset, wanted->size});
+            else answer_read(device, in->unique, wanted->offset, wanted->size);
             break;
         }
         case FUSE_STATFS: {

@@ -8,13 +8,16 @@ use memscope_ledger::event::{Backend, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{AttachResponse, AttachedProcess, RefusedProcess};
 use memscope_rpc::{AttachRequest, AttachScope, Caller, Refusal};
-use memscope_site::{Resolved, SiteError, Why};
-use memscope_vendors::Purpose;
+use memscope_site::{Missing, Resolved, SiteError, Why};
+use memscope_vendors::{Purpose, Vendor};
 
 use super::cause::Cause;
-use super::traced::AtOnce;
+use super::traced::{AtOnce, LookAgain};
 use super::{TraceState, Traced, Tracer, rules};
 use crate::keeper::Command;
+
+/// So many images of a process are looked at for one attach, if it executes one after the other.
+const IMAGES: u32 = 16;
 
 /// Since when a rule is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +136,44 @@ impl Tracer {
     }
 
     /// Attaches one process. Its probes are live when this returns.
+    ///
+    /// The process may execute other images meanwhile, one after the other. The kernel reports that only of a process that is in its
+    /// table already, so it is looked at here: all that was found, and every right that was checked, is of the image that is attached.
     pub(super) fn attach_one(
+        &mut self,
+        caller: Caller,
+        pid: u32,
+        mut cause: Cause,
+    ) -> Result<AttachedProcess, Refusal> {
+        self.notice_exits();
+        if self.traced.contains_key(&pid) {
+            // This says so, to who may know it.
+            return self.attach_image(caller, pid, cause);
+        }
+        let mut tries = 1;
+        loop {
+            let image = memscope_site::process::image(pid);
+            let outcome = self.attach_image(caller.clone(), pid, cause.clone());
+            let is_same = memscope_site::process::image(pid) == image;
+            if is_same || tries == IMAGES || memscope_site::process::alive(pid).is_err() {
+                return outcome;
+            }
+            tries += 1;
+            // What was attached is of an image that is gone, or of none that ever was.
+            if self.end(pid, DaemonRecord::Replaced).is_some() {
+                self.forget_ended();
+                cause.generation += 1;
+            }
+            tracing::debug!(
+                pid,
+                tries,
+                "it has executed another image while it was attached"
+            );
+        }
+    }
+
+    /// Attaches the image that a process runs now.
+    fn attach_image(
         &mut self,
         caller: Caller,
         pid: u32,
@@ -182,7 +222,8 @@ impl Tracer {
 
         let handle = ProcessHandle(self.next_handle);
         self.next_handle += 1;
-        let default_known = facts.from_start || self.visible_devices(&facts) == Some(1);
+        let default_known =
+            facts.from_start || self.visible_devices(&facts, vendor_of(pid)) == Some(1);
         let slot = self
             .kernel
             .add_process(
@@ -255,6 +296,8 @@ impl Tracer {
                 mappings,
                 ran,
                 mapped: false,
+                look_again: None,
+                storages: None,
                 reading: false,
                 read_again: false,
                 is_copy: false,
@@ -279,6 +322,11 @@ impl Tracer {
         if let Err(refused) = self.place(pid, &resolved) {
             self.end(pid, DaemonRecord::Detached);
             return Err(refused);
+        }
+        if resolved.undelivered
+            && let Some(traced) = self.traced.get_mut(&pid)
+        {
+            traced.look_again = Some(LookAgain::after(None));
         }
         if level < cause.options.level {
             self.say_level(pid);
@@ -317,6 +365,12 @@ impl Tracer {
             baseline_pending: false,
         })
     }
+}
+
+/// The vendor whose devices a process uses, by the libraries that it has mapped.
+fn vendor_of(pid: u32) -> Option<Vendor> {
+    let files = memscope_site::process::mapped_files(pid);
+    Vendor::of_libraries(files.iter().map(|(name, _)| name.as_str()))
 }
 
 pub(super) fn name(level: Level) -> &'static str {
@@ -401,6 +455,17 @@ pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
     }
 }
 
+/// What is missing and says best why there is nothing to trace: a vendor's library that was left out as a whole, or else the first
+/// function.
+fn first_missing(resolved: &Resolved) -> Option<&Missing> {
+    let is_library = |missing: &&Missing| {
+        let name = missing.library.rsplit('/').next().unwrap_or_default();
+        missing.function == "*" && memscope_vendors::library(name.as_bytes()).is_some()
+    };
+    let mut all = resolved.missing.iter().filter(|m| !m.is_harmless());
+    all.clone().find(is_library).or_else(|| all.next())
+}
+
 /// The level that the process's libraries allow, or the reason why there is nothing to trace.
 fn reachable(
     pid: u32,
@@ -442,12 +507,13 @@ fn reachable(
     let report = has(|p| matches!(p, Purpose::Report));
     let trace = has(|p| matches!(p, Purpose::Trace));
     if !calls && !report && !trace && !cause.wait {
-        let first = resolved.missing.iter().find(|m| !m.is_harmless());
-        return Err(match first {
-            Some(missing) if matches!(missing.why, Why::UserMount(_)) => Refusal::NothingToProbe {
-                pid,
-                why: missing.to_string(),
-            },
+        return Err(match first_missing(resolved) {
+            Some(missing) if matches!(missing.why, Why::UserMount(_) | Why::File(_)) => {
+                Refusal::NothingToProbe {
+                    pid,
+                    why: missing.to_string(),
+                }
+            }
             Some(missing) => Refusal::StrippedLibrary {
                 pid,
                 path: missing.library.clone().into(),

@@ -9,6 +9,7 @@ use memscope_rpc::{AttachOptions, Caller};
 pub(super) const LONGEST_QUEUE: usize = memscope_common::SLOTS as usize;
 
 /// How a process came to be attached.
+#[derive(Clone)]
 pub(super) struct Cause {
     pub(super) options: AttachOptions,
     pub(super) rule: Option<u64>,

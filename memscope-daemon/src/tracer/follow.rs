@@ -2,17 +2,18 @@
 
 use std::time::Instant;
 
+use memscope_common::DEVICE_UNKNOWN;
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
 use memscope_memory::Memory;
 use memscope_rpc::{Caller, Refusal};
-use memscope_vendors::VENDORS;
+use memscope_vendors::Vendor;
 
 use super::attach::Asked;
 use super::cause::{Cause, Followed, LONGEST_QUEUE};
 use super::nvml::Look;
 use super::traced::AtOnce;
-use super::{TraceState, Tracer};
+use super::{TraceState, Traced, Tracer};
 use crate::keeper::KeeperMessage;
 
 impl Tracer {
@@ -137,9 +138,14 @@ impl Tracer {
             .took(uid, now.saturating_duration_since(began), now);
     }
 
-    /// Looks at the mappings of processes whose users had no time left before.
+    /// Looks at the mappings of processes whose users had no time left before, and at files that could not be read before.
     pub(super) fn look_at_what_waits(&mut self) {
-        let waiting = self.traced.values().filter(|traced| traced.mapped);
+        let now = Instant::now();
+        let waits = |traced: &&Traced| {
+            let again = traced.look_again.is_some_and(|again| again.due <= now);
+            traced.mapped || again
+        };
+        let waiting = self.traced.values().filter(waits);
         let waiting: Vec<u32> = waiting.map(|traced| traced.pid).collect();
         for pid in waiting {
             self.look_at(pid, true);
@@ -356,16 +362,17 @@ impl Tracer {
         changed
     }
 
-    /// Number of devices that the process can see, if the environment or the machine tells it.
-    pub(super) fn visible_devices(&mut self, facts: &ProcessFacts) -> Option<usize> {
-        let of = |wanted: &str| {
-            let found = facts.environment.iter().find(|(name, _)| name == wanted);
-            found.map(|(_, value)| value.trim())
-        };
-        let mut lists = VENDORS.iter().filter_map(|facts| of(facts.visible_devices));
-        match lists.next() {
+    /// Number of devices that the process can see, if the environment or the machine tells it. `vendor`: whose devices it uses.
+    pub(super) fn visible_devices(
+        &mut self,
+        facts: &ProcessFacts,
+        vendor: Option<Vendor>,
+    ) -> Option<usize> {
+        match listed_devices(facts, vendor) {
             Some("") => None,
             Some(list) => Some(list.split(',').count()),
+            // NVML knows of no other vendor's devices.
+            None if matches!(vendor, Some(Vendor::Ascend | Vendor::Hip)) => None,
             None => self.nvml.devices(),
         }
     }
@@ -392,9 +399,12 @@ impl Tracer {
         if let Some(settings) = memscope_site::settings::read(&memory, &traced.settings) {
             facts.settings = Some(settings);
         }
-        if facts.devices == 1 && !traced.default_known {
-            traced.slot.set_default_device(0);
-            traced.default_known = true;
+        let known = traced.default_known;
+        if let Some(known) = default_is_known(facts.devices, known, traced.facts.from_start) {
+            traced
+                .slot
+                .set_default_device(if known { 0 } else { DEVICE_UNKNOWN });
+            traced.default_known = known;
         }
         if facts != traced.allocator {
             let handle = traced.handle;
@@ -472,9 +482,64 @@ impl Tracer {
     }
 }
 
+/// The list of devices in a process's environment that the vendor whose devices it uses goes by. The lists of other vendors are of no
+/// effect.
+fn listed_devices(facts: &ProcessFacts, vendor: Option<Vendor>) -> Option<&str> {
+    let wanted = vendor?.facts().visible_devices;
+    let mut all = facts.environment.iter();
+    let found = all.find(|(name, _)| name == wanted);
+    found.map(|(_, value)| value.trim())
+}
+
+/// Whether a thread that never chose a device uses the only one, as far as PyTorch's count of them tells. `None`: it tells nothing new.
+fn default_is_known(devices: u32, known: bool, from_start: bool) -> Option<bool> {
+    match (devices, known) {
+        (1, false) => Some(true),
+        // The environment or the machine told of fewer devices than there are. From the start on, calls tell which one is chosen.
+        (2.., true) if !from_start => Some(false),
+        _ => None,
+    }
+}
+
 /// Whether a pid still belongs to the process that started at this time.
 fn is_same(start: Option<&u64>, pid: u32) -> bool {
     start.is_some_and(|start| {
         memscope_site::process::alive(pid).is_ok_and(|stat| stat.start_ticks == *start)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_the_vendor_whose_devices_are_used_counts() {
+        let lists = [
+            ("HIP_VISIBLE_DEVICES", "0"),
+            ("CUDA_VISIBLE_DEVICES", "0,1,2,3"),
+        ];
+        let facts = ProcessFacts {
+            environment: lists.map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            ..ProcessFacts::default()
+        };
+        let of = |vendor| listed_devices(&facts, vendor);
+        assert_eq!(of(Some(Vendor::Cuda)), Some("0,1,2,3"));
+        assert_eq!(of(Some(Vendor::Hip)), Some("0"));
+        assert_eq!(of(Some(Vendor::Ascend)), None);
+        assert_eq!(of(None), None);
+    }
+
+    #[test]
+    fn more_devices_than_were_believed_leave_the_default_unknown() {
+        for (devices, known, from_start, now) in [
+            (0, true, false, None),
+            (1, false, false, Some(true)),
+            (1, true, false, None),
+            (4, true, false, Some(false)),
+            (4, true, true, None),
+            (4, false, false, None),
+        ] {
+            assert_eq!(default_is_known(devices, known, from_start), now);
+        }
+    }
 }

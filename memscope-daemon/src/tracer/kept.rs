@@ -152,6 +152,8 @@ impl KeptProcess {
             mappings: _,
             ran: _,
             mapped: _,
+            look_again: _,
+            storages: _,
             python,
             python_given_up: _,
             python_number: _,

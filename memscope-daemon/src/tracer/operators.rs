@@ -2,7 +2,7 @@
 
 use memscope_common::{
     Cookie, OPERAND_STACK, OPERANDS, OperandForm, RETURNS_NOTHING, RETURNS_VECTOR, Signature,
-    operand,
+    StorageEntry, operand,
 };
 use memscope_log::records::{DaemonRecord, SiteDefined};
 use memscope_rpc::Refusal;
@@ -24,7 +24,8 @@ const PARTLY: &str = "accesses_partly";
 const NAMED: usize = 10;
 
 impl Tracer {
-    /// Places probes on the operators, if that was asked for, PyTorch is there, and it has none yet.
+    /// Places probes on the operators, if that was asked for, PyTorch is there, and it has none yet. Where they stand already, libraries
+    /// may have come that hold the memory of tensors in their own way.
     pub(super) fn place_operators(&mut self, pid: u32) -> Result<(), Refusal> {
         let Some(traced) = self.traced.get(&pid) else {
             return Ok(());
@@ -33,8 +34,11 @@ impl Tracer {
             .links
             .iter()
             .any(|link| link.program() == Program::OperatorEntry);
-        if !traced.options.accesses || has_them {
+        if !traced.options.accesses {
             return Ok(());
+        }
+        if has_them {
+            return self.see_storages(pid);
         }
         let why = if cfg!(not(target_arch = "x86_64")) {
             Some("it can be followed on x86-64 only")
@@ -78,11 +82,42 @@ impl Tracer {
         }
     }
 
+    /// Tells the programs by what they know the memory of tensors, if that has changed.
+    fn see_storages(&mut self, pid: u32) -> Result<(), Refusal> {
+        let found = guarded(
+            "searching PyTorch's libraries for the memory of tensors",
+            || self.resolver.storages(pid),
+        );
+        match found {
+            Some(Ok(storages)) => self.set_storages(pid, storages),
+            Some(Err(error)) => {
+                let error = crate::error_chain(&error);
+                tracing::warn!(pid, error, "the memory of tensors is known as before");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn set_storages(&mut self, pid: u32, storages: StorageEntry) -> Result<(), Refusal> {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return Ok(());
+        };
+        if traced.storages == Some(storages) {
+            return Ok(());
+        }
+        self.kernel
+            .set_storage(traced.handle.0, storages)
+            .map_err(internal("the operators could not be probed"))?;
+        traced.storages = Some(storages);
+        Ok(())
+    }
+
     fn place_found(&mut self, pid: u32, found: &ProcessOperators) -> Result<(), Refusal> {
         let Some(traced) = self.traced.get(&pid) else {
             return Ok(());
         };
-        let (process, uid) = (traced.handle, traced.facts.uids[0]);
+        let uid = traced.facts.uids[0];
         let (mut entries, mut ends, mut new) = (Vec::new(), Vec::new(), Vec::new());
         let refused = found.operators.refused.iter();
         let mut refused: Vec<&str> = refused.map(|(name, _)| name.as_str()).collect();
@@ -104,9 +139,7 @@ impl Tracer {
             }));
         }
         self.define(new);
-        self.kernel
-            .set_storage(process.0, found.storages)
-            .map_err(internal("the operators could not be probed"))?;
+        self.set_storages(pid, found.storages)?;
         // Ends first: an end without its beginning is nothing, but a beginning without its end would go on.
         for (program, points) in [
             (Program::OperatorEnd, ends),

@@ -10,7 +10,7 @@ use memscope_site::{FileIdentity, ObjectSites, Resolved, Resolver, SiteError};
 use memscope_vendors::{Purpose, Variant};
 
 use super::attach::internal;
-use super::traced::{AtOnce, Library, Traced, ended};
+use super::traced::{AtOnce, Library, LookAgain, Traced, ended};
 use super::{TraceState, Tracer};
 use crate::keeper::Command;
 use crate::panics::guarded;
@@ -21,12 +21,13 @@ use crate::probe::multi::Point;
 impl Tracer {
     /// Searches for sites that have no probe yet, and places probes on them.
     pub(super) fn place_again(&mut self, pid: u32) {
-        let Some(traced) = self.traced.get(&pid) else {
+        let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
         traced.slot.tell_mappings();
         let level = traced.options.level;
-        match self.resolve(pid, level) {
+        let before = traced.look_again.take();
+        let again = match self.resolve(pid, level) {
             Ok(resolved) => {
                 if let Err(error) = self.place(pid, &resolved) {
                     self.note(
@@ -35,12 +36,25 @@ impl Tracer {
                         &format!("probes could not be placed: {}", error.what()),
                     );
                 }
+                resolved.undelivered
             }
             // The process has ended, which its pidfd will show.
-            Err(SiteError::NoSuchProcess { .. } | SiteError::Zombie { .. }) => {}
+            Err(SiteError::NoSuchProcess { .. } | SiteError::Zombie { .. }) => false,
             Err(error) => {
-                tracing::warn!(pid, error = %crate::error_chain(&error), "mappings could not be read");
+                let text = crate::error_chain(&error);
+                tracing::warn!(pid, error = %text, "mappings could not be read");
+                self.note(
+                    pid,
+                    "not_probed",
+                    &format!(
+                        "libraries that it has loaded could not be searched for functions, and this is tried again: {text}"
+                    ),
+                );
+                true
             }
+        };
+        if again && let Some(traced) = self.traced.get_mut(&pid) {
+            traced.look_again = Some(LookAgain::after(before));
         }
     }
 
@@ -105,6 +119,9 @@ impl Tracer {
         if !reads {
             self.say_missing(pid, resolved);
             self.say_task_queue(pid, resolved);
+        } else {
+            // An earlier search may have failed as a whole.
+            self.note(pid, "not_probed", "");
         }
         let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());

@@ -203,6 +203,8 @@ impl Tracer {
             mappings: None,
             ran: None,
             mapped: false,
+            look_again: None,
+            storages: None,
             python: false,
             python_given_up: false,
             python_number: 0,

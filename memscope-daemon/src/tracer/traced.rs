@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use memscope_common::StorageEntry;
 use memscope_ledger::event::{
     AllocatorFacts, Backend, CoverageNote, Level, ProcessFacts, ProcessHandle,
 };
@@ -15,6 +16,10 @@ use memscope_site::FileIdentity;
 use crate::probe::links::Link;
 use crate::probe::load::Program;
 use crate::probe::slot::Slot;
+
+/// Pauses before files that could not be read are looked at again: the first and the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Which of PyTorch's two ways in are probed: `record_trace` alone is enough once its layout is proven.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +105,10 @@ pub struct Traced {
     pub ran: Option<Duration>,
     /// It has reported that code was mapped or unmapped, and this was not looked at yet.
     pub mapped: bool,
+    /// When its files are looked at again without a change of its mappings, because some of them could not be read.
+    pub(super) look_again: Option<LookAgain>,
+    /// By what the programs know the memory of its tensors, as it was last set.
+    pub storages: Option<StorageEntry>,
     /// Whether its Python stacks can be taken.
     pub python: bool,
     /// Whether the search for its interpreter was given up, and no change of its code mappings was seen since.
@@ -133,6 +142,26 @@ pub struct Library {
     pub sites: u32,
     /// Ways into the framework's pool that are in use.
     pub ways: BTreeSet<String>,
+}
+
+/// When files that could not be read are looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LookAgain {
+    pause: Duration,
+    /// When that is.
+    pub(super) due: Instant,
+}
+
+impl LookAgain {
+    /// The next look after a failed one. Each pause is twice the one before.
+    pub(super) fn after(before: Option<LookAgain>) -> LookAgain {
+        let pause = before.map_or(FIRST_PAUSE, |before| before.pause * 2);
+        let pause = pause.min(LAST_PAUSE);
+        LookAgain {
+            pause,
+            due: Instant::now() + pause,
+        }
+    }
 }
 
 impl Traced {

@@ -455,8 +455,8 @@ pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
     }
 }
 
-/// What is missing and says best why there is nothing to trace: a vendor's library that was left out as a whole, or else the first
-/// function.
+/// What is missing and says best why there is nothing to trace: a vendor's library that was left out as a whole, or else what was looked
+/// for first and not found.
 fn first_missing(resolved: &Resolved) -> Option<&Missing> {
     let is_library = |missing: &&Missing| {
         let name = missing.library.rsplit('/').next().unwrap_or_default();

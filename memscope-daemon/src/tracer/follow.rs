@@ -482,8 +482,8 @@ impl Tracer {
     }
 }
 
-/// The list of devices in a process's environment that the vendor whose devices it uses goes by. The lists of other vendors are of no
-/// effect.
+/// The list of devices in a process's environment that the vendor whose devices it uses goes by. The lists of other vendors do not
+/// matter to it.
 fn listed_devices(facts: &ProcessFacts, vendor: Option<Vendor>) -> Option<&str> {
     let wanted = vendor?.facts().visible_devices;
     let mut all = facts.environment.iter();

@@ -123,6 +123,7 @@ class LeakGroup(_message.Message):
     LINE_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process."""
     source: _process_pb2.Source.ValueType
@@ -167,6 +168,10 @@ class LeakGroup(_message.Message):
     """Its blocks came while less than all stacks was recorded, and other groups of the same size grow: a part of their
     growth whose stack is not known.
     """
+    stack: _builtins.int
+    """Where its blocks are of several sizes of one stack: the number of that stack within the process, the same in each answer. The size is
+    then their mean, which is not.
+    """
     @_builtins.property
     def examples(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Addresses of some live blocks, oldest first."""
@@ -206,10 +211,11 @@ class LeakGroup(_message.Message):
         line: _steps_pb2.CodeLine | None = ...,
         frames: _abc.Iterable[_steps_pb2.CodeLine] | None = ...,
         beside: _builtins.bool = ...,
+        stack: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "_stream", b"_stream", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "line", b"line", "stream", b"stream"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "_stack", b"_stack", "_stream", b"_stream", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "line", b"line", "stack", b"stack", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "_stream", b"_stream", "beside", b"beside", "confidence", b"confidence", "device", b"device", "examples", b"examples", "first_step", b"first_step", "frames", b"frames", "freed_count", b"freed_count", "freed_longest_steps", b"freed_longest_steps", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "growth_count", b"growth_count", "line", b"line", "live_bytes", b"live_bytes", "live_count", b"live_count", "newest_age_ns", b"newest_age_ns", "oldest_age_ns", b"oldest_age_ns", "reason", b"reason", "size_bytes", b"size_bytes", "source", b"source", "stream", b"stream", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "_stack", b"_stack", "_stream", b"_stream", "beside", b"beside", "confidence", b"confidence", "device", b"device", "examples", b"examples", "first_step", b"first_step", "frames", b"frames", "freed_count", b"freed_count", "freed_longest_steps", b"freed_longest_steps", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "growth_count", b"growth_count", "line", b"line", "live_bytes", b"live_bytes", "live_count", b"live_count", "newest_age_ns", b"newest_age_ns", "oldest_age_ns", b"oldest_age_ns", "reason", b"reason", "size_bytes", b"size_bytes", "source", b"source", "stack", b"stack", "stream", b"stream", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
@@ -225,6 +231,8 @@ class LeakGroup(_message.Message):
     _WhichOneofArgType__growth_bytes_per_step_low: _TypeAlias = _typing.Literal["_growth_bytes_per_step_low", b"_growth_bytes_per_step_low"]  # noqa: Y015
     _WhichOneofReturnType__line: _TypeAlias = _typing.Literal["line"]  # noqa: Y015
     _WhichOneofArgType__line: _TypeAlias = _typing.Literal["_line", b"_line"]  # noqa: Y015
+    _WhichOneofReturnType__stack: _TypeAlias = _typing.Literal["stack"]  # noqa: Y015
+    _WhichOneofArgType__stack: _TypeAlias = _typing.Literal["_stack", b"_stack"]  # noqa: Y015
     _WhichOneofReturnType__stream: _TypeAlias = _typing.Literal["stream"]  # noqa: Y015
     _WhichOneofArgType__stream: _TypeAlias = _typing.Literal["_stream", b"_stream"]  # noqa: Y015
     @_typing.overload
@@ -241,6 +249,8 @@ class LeakGroup(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_step_low) -> _WhichOneofReturnType__growth_bytes_per_step_low | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__line) -> _WhichOneofReturnType__line | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stack) -> _WhichOneofReturnType__stack | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stream) -> _WhichOneofReturnType__stream | None: ...
 
@@ -291,7 +301,9 @@ class LeakLine(_message.Message):
     stacks: _builtins.int
     """Different stacks of its groups."""
     smallest_bytes: _builtins.int
-    """Size of its smallest blocks, bytes."""
+    """Size of its smallest blocks, bytes: as asked for, or as taken on the device where a stack has blocks of several sizes. Where neither
+    line nor stack is known and the sizes differ, both sizes are the bound of their class.
+    """
     largest_bytes: _builtins.int
     """Size of its largest blocks, bytes."""
     live_count: _builtins.int
@@ -322,7 +334,7 @@ class LeakLine(_message.Message):
     """All its growing groups are parts of the growth of other lines, that came while less than all stacks was recorded."""
     stack: _builtins.int
     """Where the line is not known and its blocks are of several sizes: the number of their stack within the process, the same in each
-    answer. The sizes are then their mean, which is not.
+    answer.
     """
     @_builtins.property
     def line(self) -> _steps_pb2.CodeLine:

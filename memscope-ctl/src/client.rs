@@ -410,7 +410,7 @@ mod tests {
             &address,
             Room::ALONE,
             patience,
-            Some(Duration::from_millis(20)),
+            Some(Duration::from_secs(1)),
         );
         let client = client.await.unwrap();
         let question = v1::EventsRequest::default();

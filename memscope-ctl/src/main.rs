@@ -35,7 +35,10 @@ fn main() -> ExitCode {
     }
     let args = commands::Args::parse();
     let json = args.global.json;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // Connections are served beside what is printed, which waits for whoever reads it: a daemon that asks whether this end is still there
+    // is answered meanwhile.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build();
     let result = match runtime {

@@ -22,7 +22,8 @@ use crate::users;
 /// `memscope-ctl attach --pid N`, or an entry [[attach]] of the configuration file.
 ///
 /// It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH, and before
-/// kernel 6.6 (up to 6.9 without the later mend) CAP_SYS_ADMIN; `memscope-ctl doctor` says what this machine lacks.
+/// kernel 6.6 (up to 6.9 without the later mend) CAP_SYS_ADMIN; `memscope-ctl doctor` says what this machine lacks,
+/// but for that mend.
 #[derive(Debug, Parser)]
 #[command(name = "memscoped", version)]
 pub struct Config {

@@ -343,11 +343,18 @@ fn remove_leftovers(
             Ok(0) => {}
             Ok(count) => words.push((
                 Severity::Warning,
-                format!(
-                    "{count} maps and probes that an earlier memscoped had pinned in {} were removed: this one cannot take them over, and \
-                     attaches what was traced anew",
-                    dir.display()
-                ),
+                if kept.is_some_and(|kept| kept.stopped) {
+                    format!(
+                        "{count} maps and probes that an earlier memscoped had pinned in {} were removed: it was killed while it stopped",
+                        dir.display()
+                    )
+                } else {
+                    format!(
+                        "{count} maps and probes that an earlier memscoped had pinned in {} were removed: this one cannot take them over, \
+                         and attaches what was traced anew",
+                        dir.display()
+                    )
+                },
             )),
             Err(error) => words.push((
                 Severity::Error,

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use memscope_common::ProcessEntry;
 use memscope_tests::{
-    BpfFs, Calls, Daemon, LONG, Torch, Value, assert_histories, assert_totals, coverage, device,
-    eventually, find, number, tool, until,
+    BpfFs, Calls, Daemon, LONG, Library, Torch, Value, assert_histories, assert_totals, coverage,
+    device, eventually, executable, find, number, tool, until,
 };
 
 fn with_pins(bpffs: &BpfFs) -> Daemon {
@@ -206,6 +206,37 @@ fn killed_while_it_stopped() {
     torch.ask("train 1");
     let told = torch.ask("totals");
     assert_totals(&next.stats(pid), &told);
+}
+
+/// What it is then is attached as such, and what it was has been replaced.
+#[test]
+fn a_process_executes_another_program_while_nobody_looks() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut calls = Calls::start(&[]);
+    let pid = calls.pid();
+    daemon.attach(pid, "segments");
+    calls.call("cudaMalloc a 123456");
+    daemon.kill();
+    let program = executable("calls.c", Library::Runtime);
+    calls.tell(&format!("exec {}", program.display()));
+    assert_eq!(calls.hear()["ready"], true);
+    let next = daemon.successor();
+    assert_said(&next, "1 traced on without a gap");
+    eventually("the program is attached", || {
+        let process = next.process(pid);
+        process.is_some_and(|one| one["generation"] == 1 && one["state"] == "attached")
+    });
+    let all = next.json(&["ps"]);
+    let all = all["processes"].as_array().unwrap().iter();
+    let states: Vec<&Value> = all.map(|one| &one["state"]).collect();
+    assert_eq!(states, ["replaced", "attached"]);
+    eventually("its functions are probed", || {
+        next.stats(pid)["placement"]["sites"].as_u64() > Some(0)
+    });
+    calls.call("cudaMalloc b 1000");
+    assert_eq!(allocations(&next.stats(pid)), 1);
+    calls.finish();
 }
 
 #[test]

@@ -89,7 +89,11 @@ pub(crate) fn find<R: ReadAt + ?Sized>(
         return Ok(Err(NoCalls::Machine));
     };
     // A file may have this function thousands of times, and each time all of this is done again.
-    elf.look_at(tables.iter().map(|table| table.bytes()).sum())?;
+    let bytes = tables.iter().map(|table| table.bytes()).sum();
+    if elf.look_at(bytes).is_err() {
+        // The function itself is found: only its calls are not looked for.
+        return Ok(Err(NoCalls::TooMuch { bytes }));
+    }
     let functions = functions(tables);
     // Sizes are what the file says: their sum may be larger than any number.
     let bytes = functions
@@ -98,7 +102,9 @@ pub(crate) fn find<R: ReadAt + ?Sized>(
     if bytes > MOST_CODE {
         return Ok(Err(NoCalls::TooMuch { bytes }));
     }
-    elf.look_at(bytes)?;
+    if elf.look_at(bytes).is_err() {
+        return Ok(Err(NoCalls::TooMuch { bytes }));
+    }
     let of_kind = |kind| functions.iter().filter(move |one| one.kind == kind);
     // The compiler puts pieces of a function elsewhere, which have its name as well; its entry is in the piece that comes back to it.
     // They are in the order of their addresses, as the functions are.

@@ -58,11 +58,12 @@ impl Slot {
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).handle) }.load(Ordering::Acquire)
     }
 
-    /// Whether the programs send the process's records.
-    pub fn is_live(&self) -> bool {
+    /// Whether a daemon has told the programs to send nothing of the process any more, or never told them to. Of a process that executes
+    /// another image they stop by themselves, but go on to follow its forks.
+    pub fn is_silent(&self) -> bool {
         // SAFETY: the field is an aligned u32 in the shared mapping.
         let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) };
-        flags.load(Ordering::Acquire) & PROCESS_LIVE != 0
+        flags.load(Ordering::Acquire) & (PROCESS_LIVE | FOLLOW_FORKS) == 0
     }
 
     /// Replaces all flags of the process.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -120,6 +120,8 @@ pub struct Writer {
     waiting_bytes: Arc<AtomicUsize>,
     shelf: Shelf,
     messages: Messages,
+    /// Whether it was said that there is no room, since the last snapshot that had some.
+    is_busy: AtomicBool,
 }
 
 impl Writer {
@@ -145,6 +147,7 @@ impl Writer {
             waiting_bytes: Arc::default(),
             shelf: shelf.clone(),
             messages: messages.clone(),
+            is_busy: AtomicBool::new(false),
         };
         let (waiting, waiting_bytes) = (
             Arc::clone(&writer.waiting),
@@ -183,6 +186,7 @@ impl Writer {
 
     /// Queues a snapshot to be written.
     pub fn take(&self, job: Job) {
+        self.is_busy.store(false, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.waiting_bytes
             .fetch_add(weight(&job.report), Ordering::Relaxed);
@@ -192,9 +196,13 @@ impl Writer {
         }
     }
 
-    /// Counts and reports a firing for which no snapshot was taken, because there is no room in the queue.
+    /// Counts a firing for which no snapshot was taken, because there is no room in the queue. The first one is reported: a program that
+    /// asks for memory again and again would fill the log.
     pub fn busy(&self, firing: &Firing, process: &str) {
         self.shelf.skip(firing.trigger, "busy");
+        if self.is_busy.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let text = format!(
             "{process}: {}; no snapshot was taken, because others are still being written",
             firing.reason

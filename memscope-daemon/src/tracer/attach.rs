@@ -106,6 +106,10 @@ impl Tracer {
                     | Refusal::DiedDuringAttach { .. }
                     | Refusal::NoDeviceLibraries { .. },
                 ) => {}
+                // What its files have will be the same in a second, and to wait for files that do not come takes long.
+                Err(refusal @ Refusal::NothingToProbe { .. }) => {
+                    refused.push(refusal.of_process(pid));
+                }
                 Err(refusal) => {
                     self.others.look_again(pid);
                     refused.push(refusal.of_process(pid));
@@ -152,18 +156,31 @@ impl Tracer {
         }
         let mut tries = 1;
         loop {
-            let image = memscope_site::process::image(pid);
+            let before = memscope_site::process::image(pid);
             let outcome = self.attach_image(caller.clone(), pid, cause.clone());
-            let is_same = memscope_site::process::image(pid) == image;
+            let after = memscope_site::process::image(pid);
+            // What cannot be read, as where the process's files do not come, is not another image.
+            let is_same = after.is_none() || after == before;
             if is_same || tries == IMAGES || memscope_site::process::alive(pid).is_err() {
                 return outcome;
             }
             tries += 1;
-            // What was attached is of an image that is gone, or of none that ever was.
+            // What was attached is of an image that is gone, or of none that ever was. The next one is treated as one that is executed
+            // after the attach.
             if self.end(pid, DaemonRecord::Replaced).is_some() {
                 self.forget_ended();
                 cause.generation += 1;
+                cause.wait = true;
             }
+            cause.late = None;
+            let Some((options, rule)) = self.judged_again(pid, cause.rule, &cause.options) else {
+                self.save();
+                return Err(Refusal::NothingToProbe {
+                    pid,
+                    why: "the policy does not want what it has executed meanwhile".to_owned(),
+                });
+            };
+            (cause.options, cause.rule) = (options, rule);
             tracing::debug!(
                 pid,
                 tries,

@@ -169,7 +169,7 @@ impl Tracer {
             return;
         };
         self.forget_ended();
-        let Some((options, rule)) = self.judged_again(tgid, &old) else {
+        let Some((options, rule)) = self.judged_again(tgid, old.rule, &old.options) else {
             tracing::info!(
                 pid = tgid,
                 "no longer traced: the policy does not want what it has become"

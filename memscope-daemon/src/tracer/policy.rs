@@ -13,7 +13,6 @@ use memscope_rpc::{AttachOptions, Caller, Refusal};
 use super::Tracer;
 use super::cause::Cause;
 use super::ruling::{InForce, Judged, Looks, Wanted};
-use super::traced::Traced;
 use crate::policy::Policy;
 
 /// Time after which a process that no entry wanted is looked at again, although nothing about it seems to have changed: what it maps
@@ -104,10 +103,11 @@ impl Tracer {
     pub(super) fn judged_again(
         &mut self,
         pid: u32,
-        old: &Traced,
+        rule: Option<u64>,
+        options: &AttachOptions,
     ) -> Option<(AttachOptions, Option<u64>)> {
-        let Some(rule) = old.rule.filter(|rule| self.ruling.has(*rule)) else {
-            return Some((old.options.clone(), old.rule));
+        let Some(rule) = rule.filter(|rule| self.ruling.has(*rule)) else {
+            return Some((options.clone(), rule));
         };
         let Some(wanted) = self.ruling.decide_again(pid, rule) else {
             self.leave(pid, false);

@@ -150,10 +150,9 @@ pub(crate) struct Writing {
     pub(crate) index: u64,
     /// Path of the file, under a name that marks it as unfinished.
     pub(crate) new: PathBuf,
-    /// What is written, for another try.
-    state: Arc<Copied>,
     space: Arc<dyn Space>,
-    thread: JoinHandle<Result<Shares, JournalError>>,
+    /// What could not be written comes back for another try. What was written is freed there: that takes long for a large state.
+    thread: JoinHandle<Result<Shares, (JournalError, Box<Copied>)>>,
     /// Nothing comes here. The thread's end of the channel goes when the thread ends.
     ended: Receiver<()>,
     began: Instant,
@@ -171,20 +170,19 @@ impl Writing {
             decoder: state.decoder.clone(),
             ledger: state.ledger.clone(),
         };
-        Writing::of(Arc::new(state), index, new, space)
+        Writing::of(Box::new(state), index, new, space)
     }
 
     fn of(
-        state: Arc<Copied>,
+        state: Box<Copied>,
         index: u64,
         new: PathBuf,
         space: Arc<dyn Space>,
     ) -> Result<Writing, JournalError> {
         let path = new.clone();
         let (ends, ended) = mpsc::channel();
-        let (copied, disk) = (Arc::clone(&state), Arc::clone(&space));
-        let write_all = move || {
-            let _ends = ends;
+        let disk = Arc::clone(&space);
+        let write_all = move |copied: &Copied| {
             let failed = |error| JournalError::of("write", &path, 0, error);
             let file = OpenOptions::new()
                 .write(true)
@@ -210,12 +208,14 @@ impl Writing {
         };
         let thread = std::thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(write_all)
+            .spawn(move || {
+                let _ends = ends;
+                write_all(&state).map_err(|error| (error, state))
+            })
             .map_err(JournalError::checkpoint)?;
         Ok(Writing {
             index,
             new,
-            state,
             space,
             thread,
             ended,
@@ -256,8 +256,11 @@ impl Writing {
     /// Waits for the thread, and returns the bytes of each part. The file is removed if it is not complete.
     pub(crate) fn finish(self) -> Result<Shares, Unwritten> {
         let panicked = || JournalError::checkpoint(io::Error::other("the thread panicked"));
-        let written = self.thread.join().unwrap_or_else(|_| Err(panicked()));
-        written.map_err(|error| {
+        let written = match self.thread.join() {
+            Ok(written) => written.map_err(|(error, state)| (error, Some(state))),
+            Err(_) => Err((panicked(), None)),
+        };
+        written.map_err(|(error, state)| {
             let bytes = std::fs::metadata(&self.new).map_or(0, |facts| facts.len());
             // Return the first error, whether or not this removal succeeds.
             let _ = std::fs::remove_file(&self.new);
@@ -266,7 +269,7 @@ impl Writing {
                 bytes,
                 index: self.index,
                 new: self.new,
-                state: self.state,
+                state,
                 space: self.space,
             }
         })
@@ -280,14 +283,18 @@ pub(crate) struct Unwritten {
     pub(crate) bytes: u64,
     index: u64,
     new: PathBuf,
-    state: Arc<Copied>,
+    /// `None`: the thread has panicked.
+    state: Option<Box<Copied>>,
     space: Arc<dyn Space>,
 }
 
 impl Unwritten {
     /// Starts a thread that writes the same state again.
     pub(crate) fn again(self) -> Result<Writing, JournalError> {
-        Writing::of(self.state, self.index, self.new, self.space)
+        match self.state {
+            Some(state) => Writing::of(state, self.index, self.new, self.space),
+            None => Err(self.error),
+        }
     }
 }
 

@@ -426,7 +426,7 @@ impl Journal {
         if let Some(segment) = self.segment.take() {
             segment.finish();
         }
-        self.find_room_for_state()?;
+        self.find_room_for_state(needed)?;
         let segment = loop {
             match self.begin(first_boot_ns, needed) {
                 Ok(segment) => break segment,
@@ -502,13 +502,13 @@ impl Journal {
 
     /// Where the last segment has no checkpoint because there was no room for it: whether there is room now. Without this look, each try
     /// to go on would leave one more segment that cannot be read without those before it, and nothing before them could go any more.
-    fn find_room_for_state(&mut self) -> Result<(), JournalError> {
+    fn find_room_for_state(&mut self, needed: u64) -> Result<(), JournalError> {
         if !self.lacks_checkpoint || self.refused_bytes == 0 {
             return Ok(());
         }
         let path = self.checkpoint_path().with_added_extension(UNFINISHED);
         loop {
-            let found = self.try_room(&path);
+            let found = self.try_room(&path, needed);
             // What is found is given back for the checkpoint. If that fails, the checkpoint's own file cannot be made either.
             let _ = std::fs::remove_file(&path);
             match found {
@@ -518,8 +518,11 @@ impl Journal {
         }
     }
 
-    fn try_room(&self, path: &Path) -> Result<(), JournalError> {
-        let needed = self.refused_bytes.max(self.checkpoint_bytes);
+    fn try_room(&self, path: &Path, records: u64) -> Result<(), JournalError> {
+        // The segment takes its room first.
+        let (_, records) = self.next_size(records);
+        let segment = SEGMENT_HEADER as u64 + records;
+        let needed = segment + self.refused_bytes.max(self.checkpoint_bytes);
         let failed = |error| JournalError::of("allocate", path, needed, error);
         let file = OpenOptions::new()
             .write(true)

@@ -24,7 +24,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- with .Values.metrics }}
 {{- if .enabled }}
-{{- $address := .address }}
+{{- $address := .address | default "0.0.0.0" }}
 {{- if and (contains ":" $address) (not (hasPrefix "[" $address)) }}
 {{- $address = printf "[%s]" $address }}
 {{- end }}

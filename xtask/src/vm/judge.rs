@@ -116,23 +116,23 @@ fn verified(parts: &Parts<'_>, wrong: &mut Vec<String>) -> Result<()> {
         program: String,
         verified: u64,
     }
-    let lines = part(parts, "verified")?.lines().enumerate();
-    for (place, line) in lines {
+    let said = part(parts, "verified")?.trim();
+    for (place, line) in said.lines().enumerate() {
         let one: Verified =
             serde_json::from_str(line).with_context(|| format!("verified: {line}"))?;
-        let said = format!(
+        let followed = format!(
             "the verifier followed {} instructions of {}",
             one.verified, one.program
         );
         if one.verified > FOLLOWED {
             wrong.push(format!(
-                "{said}; it may be {FOLLOWED}, and it refuses 1,000,000"
+                "{followed}; it may be {FOLLOWED}, and it refuses 1,000,000"
             ));
         } else if place < 3 {
-            println!("vm: {said}");
+            println!("vm: {followed}");
         }
     }
-    if part(parts, "verified")?.trim().is_empty() {
+    if said.is_empty() {
         wrong.push("nothing was said of what the verifier followed".to_owned());
     }
     Ok(())

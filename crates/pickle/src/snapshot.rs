@@ -11,6 +11,9 @@ const MOST_DEVICES: usize = 256;
 /// Most notes that are read, and limit for the bytes of one note's texts.
 const MOST_NOTES: usize = 1000;
 const LONGEST_NOTE: usize = 10_000;
+/// Kinds that are read of one note, which is more than there are, and limit for the bytes of a kind's name.
+const KINDS: usize = 16;
+const LONGEST_KIND: usize = 64;
 
 /// Why a pickle is no snapshot, in words.
 #[derive(Debug, thiserror::Error)]
@@ -335,7 +338,7 @@ impl<'p> Snapshot<'p> {
         }
     }
 
-    /// The coverage notes that memscope wrote into it; those with long texts are left out.
+    /// The coverage notes that memscope wrote into it; those with long texts are left out, and so are such kinds of numbers.
     pub fn notes(&self) -> Vec<Note> {
         let origin = self.pickle.get(self.pickle.root(), "memscope");
         let notes = origin.and_then(|origin| self.list(origin, "coverage"));
@@ -343,8 +346,11 @@ impl<'p> Snapshot<'p> {
         let read = |note: &Value| {
             let (code, text) = (self.text(*note, "code")?, self.text(*note, "text")?);
             let kinds = self.list(*note, "affects").map(|kinds| {
-                let kinds = kinds.iter().take(MOST_NOTES);
-                kinds.filter_map(|kind| Some(self.pickle.text(*kind)?.to_owned()))
+                let kinds = kinds.iter().take(KINDS);
+                let kinds = kinds.filter_map(|kind| self.pickle.text(*kind));
+                // A file may recall one long text again and again, and each time it would be copied.
+                let known = kinds.filter(|kind| kind.len() < LONGEST_KIND);
+                known.map(str::to_owned)
             });
             (code.len().max(text.len()) < LONGEST_NOTE).then(|| Note {
                 code: code.to_owned(),

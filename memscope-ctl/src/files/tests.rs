@@ -155,6 +155,15 @@ fn recalled(place: u8, times: usize) -> Vec<u8> {
     [b'h', place].repeat(times)
 }
 
+/// Bytes of the texts of all notes.
+fn copied(kept: &SnapshotFile) -> usize {
+    let notes = kept.coverage.iter().map(|note| {
+        let affects: usize = note.affects.iter().map(String::len).sum();
+        note.code.len() + note.text.len() + affects
+    });
+    notes.sum()
+}
+
 /// A pickle may refer again and again to one value.
 #[test]
 fn a_small_file_does_not_become_a_large_state() {
@@ -208,11 +217,22 @@ fn a_small_file_does_not_become_a_large_state() {
     ];
     let notes = [&b"}"[..], &key("coverage"), b"](", &notes.concat(), b"es"].concat();
     let kept = read(&with("memscope", &notes)).unwrap();
-    let copied = kept
-        .coverage
-        .iter()
-        .map(|note| note.code.len() + note.text.len());
-    assert!(copied.sum::<usize>() < 1 << 20);
+    assert!(copied(&kept) < 1 << 20);
+
+    // The kinds of numbers that a note affects: one long text many times, short ones without end, and the note again and again.
+    let words = [key("code"), key("c"), key("text"), key("t"), key("affects")].concat();
+    let kinds = |first: &[u8], times| {
+        let list = [b"](", first, &recalled(0, times), b"e"].concat();
+        let note = [b"}(", &words[..], &list, b"uq\x01", &recalled(1, 9)].concat();
+        let notes = [&b"}"[..], &key("coverage"), b"](", &note, b"es"].concat();
+        read(&with("memscope", &notes)).unwrap()
+    };
+    let short = [&key("totals")[..], b"q\x00"].concat();
+    for kept in [kinds(&text, 20), kinds(&short, 500_000)] {
+        assert_eq!(kept.coverage.len(), 10);
+        assert!(copied(&kept) < 1 << 20);
+        assert!(kept.coverage.iter().all(|note| note.affects.len() <= 16));
+    }
 }
 
 /// A note says whether the numbers that it affects can only be too small. Files of older versions do not say it.

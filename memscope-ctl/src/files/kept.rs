@@ -52,6 +52,9 @@ pub(crate) struct SnapshotFile {
 /// The frames of a stack as text, such as `name (file:line)`, innermost first. Stacks share the texts of their frames.
 pub(crate) type Stack = Arc<[Arc<str>]>;
 
+/// Most frames of all different stacks together.
+pub(super) const MOST_IN_ALL: usize = 1 << 24;
+
 /// Bytes of the longest name of a function or a file that is shown whole.
 const LONGEST: usize = 4096;
 

@@ -1,13 +1,11 @@
 //! A pickle with all that a report needs: blocks with their stacks, and the traces.
 
 use super::error::FileError;
+use super::kept::MOST_IN_ALL;
 use memscope_pickle::{Pickle, Snapshot, Stacks, Value};
 use memscope_report::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Most frames of all different stacks together.
-const MOST_IN_ALL: usize = 1 << 24;
 
 pub(super) fn of_pickle(pickle: &Pickle) -> Result<Picture, FileError> {
     let mut snapshot = Snapshot::of(pickle)?;

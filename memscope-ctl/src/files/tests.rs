@@ -351,3 +351,41 @@ fn frames_share_a_text_that_is_cut() {
             .all(|line| std::sync::Arc::ptr_eq(line, &first[0]))
     );
 }
+
+/// A hostile file: many frames, each a dictionary of its own, that have one name. Each would have a copy of it.
+#[test]
+fn frames_of_their_own_share_a_text() {
+    let name = [&b"X\x00\x10\x00\x00"[..], &[b'n'; 4096], b"q\x00"].concat();
+    let frame = |name: &[u8]| [&b"}("[..], &key("name"), name, b"u"].concat();
+    let line = |line: u8| [b"h\x00", &key("line")[..], &[b'K', line]].concat();
+    let others = [frame(&line(1)), frame(&line(2)), frame(&line(1))].concat();
+    let frames = [frame(&name), frame(b"h\x00").repeat(999), others].concat();
+    let number = |name: &str| [&key(name)[..], b"K\x01"].concat();
+    let state = [key("state"), key("inactive"), key("frames")].concat();
+    let block = [&b"}("[..], &number("size"), &state, b"](", &frames, b"eu"].concat();
+    let numbers = [number("address"), number("total_size"), key("blocks")].concat();
+    let segment = [&b"}("[..], &numbers, b"](", &block, b"eu"].concat();
+    let file = [b"\x80\x04](", &segment[..], b"e."].concat();
+    let kept = read(&file).unwrap();
+    let [stack] = &kept.stacks[..] else {
+        panic!("{} stacks", kept.stacks.len());
+    };
+    let (alike, [one, two, again]) = stack.split_at(1000) else {
+        panic!("{} frames", stack.len());
+    };
+    let is_same = std::sync::Arc::ptr_eq;
+    assert_eq!(alike[0].len(), 4096 + " ()".len());
+    assert!(alike.iter().all(|line| is_same(line, &alike[0])));
+    assert!(one.ends_with(" (:1)") && two.ends_with(" (:2)") && is_same(one, again));
+
+    // Lines that say something else each need room.
+    let pickle = Pickle::read(&file[..]).unwrap();
+    let room = alike[0].len() + one.len() + two.len();
+    let within = |room| viz::of_pickle_within(Path::new("s"), &pickle, room);
+    assert_eq!(within(room).unwrap().stacks, kept.stacks);
+    let said = within(room - 1).unwrap_err().to_string();
+    assert!(
+        said.contains(&format!("more than {} bytes", room - 1)),
+        "{said}"
+    );
+}

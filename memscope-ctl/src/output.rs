@@ -92,6 +92,14 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     write(&document)
 }
 
+/// Takes what nobody reads any more as printed, where the exit code still says what was found.
+pub(crate) fn although_closed<T>(printed: Result<T, Failure>) -> Result<(), Failure> {
+    match printed {
+        Err(failure) if !failure.is_closed_output() => Err(failure),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }

@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Answer, command, ctl, run};
+use common::{Answer, command, ctl, run, unread};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Runs the program where no daemon answers.
 fn ask(args: &[&str]) -> Answer {
@@ -48,6 +48,9 @@ fn leaks_between_marks() {
 
     let json = ask(&[&question[..], &["--json", "--exit-code"]].concat());
     assert_eq!(json.code, 10);
+    let asked = [&question[..], &["--exit-code"]].concat();
+    let closed = unread(command(Path::new("/nonexistent/s.sock"), &asked));
+    assert_eq!(closed, 10);
     let devices = json.json()["devices"].clone();
     assert_eq!(devices[0]["verdict"], "leaks");
     assert_eq!(devices[0]["leaks"][0]["id"], 63);
@@ -241,11 +244,17 @@ fn files_that_are_none() {
     assert_eq!(answer.code, 2);
 }
 
-/// Runs the program with a script in place of memscoped.
-fn with_memscoped(folder: &Path, script: &str, args: &[&str]) -> Answer {
+/// Makes a script in place of memscoped.
+fn executable(folder: &Path, script: &str) -> PathBuf {
     let program = folder.join("memscoped");
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+/// Runs the program with a script in place of memscoped.
+fn with_memscoped(folder: &Path, script: &str, args: &[&str]) -> Answer {
+    let program = executable(folder, script);
     let mut asked = command(Path::new("/nonexistent/s.sock"), args);
     asked.env("MEMSCOPED", program);
     run(asked)

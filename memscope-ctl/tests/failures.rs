@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Answer, Server, command, ctl, one_process, run, two_processes};
+use common::{Answer, Server, command, ctl, one_process, run, two_processes, unread};
 use memscope_rpc::Refusal;
 use memscope_rpc::fake::FakeDaemon;
 use std::io::{BufRead, BufReader};
@@ -240,6 +240,15 @@ fn a_closed_output_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+
+    // What was found has its exit code, whoever reads of it.
+    for server in [Server::start(one_process()), Server::start(two_processes())] {
+        for json in [&[][..], &["--json"]] {
+            let ask = |args: &[&str]| unread(command(&server.socket(), &[args, json].concat()));
+            assert_eq!(ask(&["leaks", "--exit-code"]), 10);
+            assert_eq!(ask(&["leaks"]), 0);
+        }
+    }
 }
 
 #[test]

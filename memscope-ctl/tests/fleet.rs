@@ -424,14 +424,22 @@ fn few_ranks_are_shown_and_not_judged() {
         "Whether a rank stands out cannot be told: peak, reserved, floor, step time: known of 2 ranks, and 8 are needed",
     );
     assert_has(&answer, "Missing: rank 1, 3-511.");
-    let leaking = FakeDaemon::with([rank(0, 1 << 30), {
+    let leaking = || {
         let mut leaking = rank(1, 1 << 30);
         leaking.groups = vec![fake::group()];
-        leaking
-    }]);
-    let answer = common::Server::start(leaking).ctl(&["ranks"]);
+        FakeDaemon::with([rank(0, 1 << 30), leaking])
+    };
+    let answer = common::Server::start(leaking()).ctl(&["ranks"]);
     assert_has(&answer, "rank 1 (");
     assert_has(&answer, "stands out: it grows by +1.00 MiB");
+    let server = common::Server::start(leaking());
+    for words in [
+        &["ranks", "--exit-code"][..],
+        &["ranks", "--exit-code", "--json"],
+    ] {
+        let closed = common::unread(common::command(&server.socket(), words));
+        assert_eq!(closed, 10, "{words:?}");
+    }
     let nothing = common::Server::start(FakeDaemon::default()).ctl(&["ranks"]);
     assert_has(&nothing, "No traced process is a rank of a job");
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Asks about each of the chosen processes, and prints the answers one after the other. As JSON, the answer about one
 /// process is a document; several are a list, in which a process that cannot be asked has its error instead. Such a
 /// process does not hold back the answers about the others: its error is reported, and its exit code is returned
-/// beside the answers.
+/// beside the answers. Whether anybody reads them decides nothing.
 pub(super) async fn each<A: Serialize>(
     client: &Client,
     processes: &Processes,
@@ -23,10 +23,10 @@ pub(super) async fn each<A: Serialize>(
     let pids = client.chosen(processes).await?;
     if let [pid] = pids[..] {
         let answer = ask(pid).await?;
-        match json {
-            true => output::json(&document(&answer)?)?,
-            false => output::text(&show(&answer))?,
-        }
+        output::although_closed(match json {
+            true => output::json(&document(&answer)?),
+            false => output::text(&show(&answer)),
+        })?;
         return Ok((vec![answer], None));
     }
     let (mut answers, mut documents, mut exit) = (Vec::new(), Vec::new(), None);
@@ -38,7 +38,8 @@ pub(super) async fn each<A: Serialize>(
             }
             Ok(answer) => {
                 let gap = if answers.is_empty() { "" } else { "\n" };
-                output::text(&format!("{gap}{}", show(&answer)))?;
+                let printed = output::text(&format!("{gap}{}", show(&answer)));
+                output::although_closed(printed)?;
                 answers.push(answer);
             }
             Err(failure) => {
@@ -49,7 +50,7 @@ pub(super) async fn each<A: Serialize>(
         }
     }
     if json {
-        output::json(&documents)?;
+        output::although_closed(output::json(&documents))?;
     }
     Ok((answers, exit))
 }

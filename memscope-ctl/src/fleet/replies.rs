@@ -266,10 +266,10 @@ pub(crate) fn show_processes<A>(
             ("not_asked", json!(not_asked)),
             ("not_found", json!(replies.not_found(&named))),
         ];
-        output::json(&replies.document(answer, further)?)?;
+        output::although_closed(output::json(&replies.document(answer, further)?))?;
     } else {
         let text = format!("{}{}", text(replies), replies.told_of_processes(&named));
-        output::text(text.trim_start_matches('\n'))?;
+        output::although_closed(output::text(text.trim_start_matches('\n')))?;
     }
     Ok(replies.exit_of_processes(&named))
 }

@@ -154,6 +154,16 @@ pub fn run(mut command: Command) -> Answer {
     answer
 }
 
+/// Exit code of the program where nobody reads what it prints; it has nothing to complain about.
+pub fn unread(mut command: Command) -> i32 {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command.stdout(writer).stderr(Stdio::piped()).spawn();
+    let output = output.unwrap().wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{command:?}");
+    output.status.code().unwrap_or(-1)
+}
+
 pub fn one_process() -> FakeDaemon {
     FakeDaemon::with([fake::process(4242, 0)])
 }

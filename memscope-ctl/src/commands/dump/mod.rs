@@ -71,9 +71,8 @@ impl Run for CheckLeaks {
             };
             refused("no_marks", &error, hint)
         })?;
-        session.show(&table::leaks_document(self, &report), |_| {
-            table::leaks(&report)
-        })?;
+        let document = table::leaks_document(self, &report);
+        output::although_closed(session.show(&document, |_| table::leaks(&report)))?;
         let leaked = table::leaked_blocks(&report) > 0;
         Ok(if leaked && self.exit_code {
             Exit::Growing

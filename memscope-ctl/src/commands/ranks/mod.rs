@@ -59,17 +59,17 @@ impl Run for Ranks {
 
     async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
         let (replies, jobs) = gathered(fleet, self.job.as_deref()).await?;
-        match session.global.json {
-            true => output::json(&document(&replies, &jobs)?)?,
+        output::although_closed(match session.global.json {
+            true => output::json(&document(&replies, &jobs)?),
             false => {
                 let each = replies.answers();
                 let each = each.map(|(node, members)| (node, members.not_asked));
                 let cut = fleet::not_asked(each, "ranks", RANKS_MOST);
                 let refused = fleet::refused(refused(&replies).collect());
                 let told = replies.told();
-                output::text(&format!("{}{told}{refused}{cut}", table::text(&jobs)))?;
+                output::text(&format!("{}{told}{refused}{cut}", table::text(&jobs)))
             }
-        }
+        })?;
         if let Some(path) = &self.flamegraph {
             let drawn = draw(fleet, &jobs, path).await?;
             output::note(&match drawn {

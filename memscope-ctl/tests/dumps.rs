@@ -302,3 +302,102 @@ echo '{"recording":"run.mscope","rows":1200,"rows_left_out":7,"events":300,"proc
     );
     assert!(answer.err.contains("cannot be read"), "{}", answer.err);
 }
+
+/// A script in place of memscoped that says that the files are in this folder, and of what they lack.
+fn dumped(folder: &str, lost: u64, from: &str) -> String {
+    format!(
+        r#"echo '{{"folders":["{folder}"],"rows":1,"events_left_out":0,"lost_records":{lost},"known_from_unix_ns":{from}}}'"#
+    )
+}
+
+/// The commands that have memscoped write what was recorded as a dump.
+const OF_A_RECORDING: [&[&str]; 3] = [
+    &["export", "--format", "msmemscope-csv", "-o", "out"],
+    &["inefficient", "--pid", "4242"],
+    &["uses", "0x1", "--pid", "4242"],
+];
+
+#[test]
+fn a_dump_is_of_the_end_of_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    for words in OF_A_RECORDING {
+        let args = [&["--recording", "r", "--as-of", "1@1"][..], words].concat();
+        let answer = with_memscoped(folder.path(), &dumped("/nonexistent", 0, "null"), &args);
+        assert_eq!(answer.code, 2, "{words:?}: {}{}", answer.out, answer.err);
+        assert!(answer.err.contains("leave out --as-of"), "{}", answer.err);
+    }
+}
+
+#[test]
+fn what_was_lost_is_not_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let dumps = folder.path().join("dumps");
+    fs::create_dir(&dumps).unwrap();
+    fs::copy(
+        golden("inefficient_1.csv"),
+        dumps.join("memscope_dump_1.csv"),
+    )
+    .unwrap();
+    let dumps = dumps.to_str().unwrap();
+    for (words, lost, from, exact) in [
+        (&OF_A_RECORDING, 0, "null", true),
+        (&OF_A_RECORDING, 3, "null", false),
+        (&OF_A_RECORDING, 0, "1764753084000000000", false),
+    ]
+    .into_iter()
+    .flat_map(|(all, lost, from, exact)| all.iter().map(move |words| (words, lost, from, exact)))
+    {
+        let script = dumped(dumps, lost, from);
+        let args = [&["--recording", "r"][..], words].concat();
+        let anyhow = with_memscoped(folder.path(), &script, &args);
+        let strict = [&args[..], &["--strict", "--json"]].concat();
+        let strict = with_memscoped(folder.path(), &script, &strict);
+        if exact {
+            assert_eq!(strict.code, anyhow.code, "{words:?}: {}", strict.out);
+            continue;
+        }
+        assert_ne!(anyhow.code, 11, "{words:?}");
+        assert_eq!(strict.code, 11, "{words:?}: {}", strict.out);
+        assert_eq!(strict.json()["error"]["code"], "not_exact");
+    }
+}
+
+/// The notes of a pickle of memscope's limit a report as they limit any other answer.
+#[test]
+fn a_report_of_files_can_be_strict() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |name: &str| [&[0x8c, name.len() as u8], name.as_bytes()].concat();
+    let affects = [&key("affects")[..], b"](", &key("totals"), b"e"].concat();
+    let note = [
+        key("code"),
+        key("records_lost"),
+        key("text"),
+        key("3 records"),
+    ]
+    .concat();
+    let note = [&b"}("[..], &note, &affects, b"u"].concat();
+    let notes = [&b"}"[..], &key("coverage"), b"](", &note, b"es"].concat();
+    let segments = [&key("segments")[..], b"]", &key("memscope")].concat();
+    let pickle = [&b"\x80\x04}("[..], &segments, &notes, b"u."].concat();
+    let file = folder.path().join("rank0.pickle");
+    fs::write(&file, pickle).unwrap();
+    let (file, out) = (file.to_str().unwrap(), folder.path().join("reports"));
+    let other = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/snapshots/snapshot-4.pickle"
+    );
+    for words in [&[file][..], &[other, "--against", file]] {
+        let args = [&["report", "-o", out.to_str().unwrap()][..], words].concat();
+        let answer = ask(&[&["--strict"][..], &args].concat());
+        assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
+        assert!(
+            answer.err.contains("records_lost: 3 records"),
+            "{}",
+            answer.err
+        );
+        let left = fs::read_dir(&out).into_iter().flatten().count();
+        assert_eq!(left, 0, "nothing is written");
+    }
+    let exact = ask(&["--strict", "report", other, "-o", out.to_str().unwrap()]);
+    assert_eq!(exact.code, 0, "{}", exact.err);
+}

@@ -1,12 +1,13 @@
 //! `export`: writes everything that was recorded as msMemScope's files.
 
 use super::run::Run;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, not_exact};
 use crate::file::{Target, recorded_to};
 use crate::recording::{NOT_MADE, made_by_memscoped};
 use crate::session::Session;
 use crate::units::{grouped, moment};
 use clap::ValueEnum;
+use memscope_proto::v1::CoverageNote;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -51,12 +52,56 @@ pub(crate) struct Made {
     pub(crate) known_from_unix_ns: Option<u64>,
 }
 
+impl Made {
+    /// Implements `--strict`: refuses rows that lack what was lost, or what is older than the recording.
+    pub(crate) fn exact(&self, session: &Session) -> Result<(), Failure> {
+        if !session.global.strict {
+            return Ok(());
+        }
+        let note = |code: &str, text: String| CoverageNote {
+            code: code.to_owned(),
+            text,
+            affects: vec![HISTORY.to_owned()],
+            lower_bound: true,
+        };
+        let lost = (self.lost_records > 0).then(|| {
+            let lost = grouped(self.lost_records);
+            note("records_lost", format!("{lost} records were lost"))
+        });
+        let begins = self.known_from_unix_ns.map(|from| {
+            let begin = moment(from);
+            note("journal_begins_late", format!("the rows begin at {begin}"))
+        });
+        let notes: Vec<CoverageNote> = lost.into_iter().chain(begins).collect();
+        not_exact(&notes, &[HISTORY])
+    }
+}
+
+/// The kind of numbers that rows of what happened are.
+const HISTORY: &str = "history";
+
+/// Refuses `--as-of`: memscoped writes all rows that a recording has.
+pub(crate) fn at_the_end(session: &Session) -> Result<(), Failure> {
+    if session.global.as_of.is_none() {
+        return Ok(());
+    }
+    Err(Failure::Usage {
+        what: "msMemScope's files are written as of the end of a recording".into(),
+        hint: "leave out --as-of".into(),
+    })
+}
+
 impl Run for Export {
     /// At its end, memscoped must be stopped, and the private folder with the recording deleted.
     const CLEANS_UP: bool = true;
 
+    fn check(&self, session: &Session) -> Result<(), Failure> {
+        at_the_end(session)
+    }
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let made = files_of(session, self.format, self.pid, &self.output).await?;
+        made.exact(session)?;
         session.show(&made, text)
     }
 }

@@ -19,6 +19,7 @@ pub(crate) use kept::SnapshotFile;
 
 use crate::failure::Failure;
 use memscope_pickle::Pickle;
+use memscope_proto::v1::CoverageNote;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -43,8 +44,10 @@ pub(crate) async fn read(
     }
 }
 
-/// Reads a pickle with all that a report needs.
-pub(crate) async fn picture(path: &Path) -> Result<memscope_report::Picture, Failure> {
+/// Reads a pickle with all that a report needs, and what limits its numbers.
+pub(crate) async fn picture(
+    path: &Path,
+) -> Result<(memscope_report::Picture, Vec<CoverageNote>), Failure> {
     in_a_thread(path, |_, mut from| match from.fill_buf()?.first() {
         Some(0x80) => picture::of_pickle(&Pickle::read(from)?),
         Some(_) => Err(FileError::NoPickle),

@@ -2,12 +2,14 @@
 
 use super::error::FileError;
 use super::kept::MOST_IN_ALL;
+use super::viz::note;
 use memscope_pickle::{Pickle, Snapshot, Stacks, Value};
+use memscope_proto::v1::CoverageNote;
 use memscope_report::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(super) fn of_pickle(pickle: &Pickle) -> Result<Picture, FileError> {
+pub(super) fn of_pickle(pickle: &Pickle) -> Result<(Picture, Vec<CoverageNote>), FileError> {
     let mut snapshot = Snapshot::of(pickle)?;
     let mut stacks = Stacks::within(MOST_IN_ALL);
     let mut texts = HashMap::new();
@@ -47,8 +49,9 @@ pub(super) fn of_pickle(pickle: &Pickle) -> Result<Picture, FileError> {
         }
     })?;
     picture.stacks = stacks.all;
-    picture.notes = snapshot.notes().into_iter().map(|note| note.text).collect();
-    Ok(picture)
+    let notes: Vec<CoverageNote> = snapshot.notes().into_iter().map(note).collect();
+    picture.notes = notes.iter().map(|note| note.text.clone()).collect();
+    Ok((picture, notes))
 }
 
 const fn state(state: memscope_pickle::State) -> State {

@@ -132,7 +132,7 @@ impl Lines {
     }
 }
 
-fn note(note: Note) -> v1::CoverageNote {
+pub(super) fn note(note: Note) -> v1::CoverageNote {
     v1::CoverageNote {
         code: note.code,
         text: note.text,

@@ -97,7 +97,7 @@ impl Run for Inefficient {
     fn check(&self, session: &Session) -> Result<(), Failure> {
         let from_both = self.file.is_some() && session.global.recording.is_some();
         let Some((what, hint)) = NO_RECORDING.filter(|_| from_both) else {
-            return Ok(());
+            return export::at_the_end(session);
         };
         Err(Failure::Usage {
             what: what.to_owned(),
@@ -201,6 +201,7 @@ impl Exported {
         let folder = export::private_folder()?;
         let format = ExportFormat::MsmemscopeCsv;
         let made = export::files_of(session, format, pid, folder.path()).await?;
+        made.exact(session)?;
         Ok(Exported { folder, made })
     }
 

@@ -6,6 +6,7 @@ use memscope_dump::uses::{Life, uses};
 use serde::Serialize;
 use std::path::PathBuf;
 
+use super::super::export::at_the_end;
 use super::super::holders::address;
 use super::super::run::Run;
 use super::{Exported, no_accesses, no_dump, table};
@@ -75,6 +76,10 @@ struct Use {
 impl Run for Uses {
     /// The private folder with the recording must be deleted.
     const CLEANS_UP: bool = true;
+
+    fn check(&self, session: &Session) -> Result<(), Failure> {
+        at_the_end(session)
+    }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let (lives, made) = match &self.dump {

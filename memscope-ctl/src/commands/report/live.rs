@@ -23,7 +23,9 @@ pub(super) async fn picture(client: &Client, pid: u32, folder: &Path) -> Result<
     };
     export(client, question, &mut target).await?;
     target.finish()?;
-    files::picture(&path).await
+    // The daemon has judged it already.
+    let (picture, _) = files::picture(&path).await?;
+    Ok(picture)
 }
 
 /// Asks what the memory of a process is for, and what leaks.

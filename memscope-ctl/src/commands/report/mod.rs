@@ -6,7 +6,7 @@ mod names;
 
 use super::run::Run;
 use crate::commands::export::private_folder;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, not_exact};
 use crate::files;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -82,17 +82,18 @@ impl Run for Report {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let rules = RuleSets::new().map_err(cannot_make)?;
         let progress = Progress::of("reading");
+        let strict = session.global.strict;
         let folder = Folder::make(&self.output)?;
         let (mut made, mut names) = match &self.files[..] {
             [] => self.of_process(session, &rules, &folder, &progress).await?,
             files => {
-                let ranks = of_files(files, &rules, Some(&folder), &progress).await?;
+                let ranks = of_files(files, &rules, Some(&folder), &progress, strict).await?;
                 (self.report(files, ranks), Vec::new())
             }
         };
         names.extend(made.ranks.iter().filter_map(space_of));
         if !self.against.is_empty() {
-            let others = of_files(&self.against, &rules, None, &progress).await?;
+            let others = of_files(&self.against, &rules, None, &progress, strict).await?;
             let name = names::of_files(&self.against);
             for file in made.compare(&name, &others).map_err(cannot_make)? {
                 folder.write(&file)?;
@@ -180,11 +181,15 @@ async fn of_files(
     rules: &RuleSets,
     folder: Option<&Folder>,
     progress: &Progress,
+    strict: bool,
 ) -> Result<Vec<Figures>, Failure> {
     let mut ranks = Vec::new();
     for (place, (path, rank)) in files.iter().zip(names::ranks(files)).enumerate() {
         progress.now(format!("reading file {} of {}", place + 1, files.len()));
-        let picture = files::picture(path).await?;
+        let (picture, notes) = files::picture(path).await?;
+        if strict {
+            not_exact(&notes, &["totals", "blocks"])?;
+        }
         if let Some(folder) = folder
             && let Some(space) = memscope_report::space(rank, &picture, rules)
         {

@@ -144,6 +144,14 @@ fn inefficient_blocks() {
     let text = fs::read_to_string(folder.path().join("out.csv")).unwrap();
     assert_eq!(text.matches("inefficient_type:").count(), 21);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    // What an earlier run found, and this one does not, is not marked any more.
+    let out = folder.path().join("out.csv");
+    let out = out.to_str().unwrap();
+    let sizes = ["--min-size", "1TiB", "--idle-threshold", "25"];
+    let answer = ask(&[&["inefficient", out, "-o", out][..], &sizes].concat());
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    let text = fs::read_to_string(out).unwrap();
+    assert_eq!(text.matches("inefficient_type:").count(), 0);
 }
 
 #[test]

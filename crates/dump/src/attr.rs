@@ -58,6 +58,11 @@ impl Attr {
         }
     }
 
+    /// Removes all values of a name.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(own, _)| own != name);
+    }
+
     /// Names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0

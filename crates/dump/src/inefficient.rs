@@ -569,7 +569,8 @@ pub fn words(kinds: &[Kind]) -> String {
 }
 
 /// Writes the findings into the rows' `Attr`, as [`ATTR`]. `rows` must be the same rows in the same order as for
-/// [`inefficient`]. The result of an earlier run is replaced; msMemScope adds to it with each run.
+/// [`inefficient`]. The result of an earlier run is replaced, also at rows of which nothing is found now; msMemScope adds to
+/// it with each run.
 pub fn mark_rows<'a>(
     rows: impl IntoIterator<Item = Result<Row, DumpError>> + 'a,
     findings: &'a [Finding],
@@ -577,8 +578,9 @@ pub fn mark_rows<'a>(
     let mut next = findings.iter().peekable();
     (0..).zip(rows).map(move |(number, row)| {
         let mut row = row?;
-        if let Some(finding) = next.next_if(|finding| finding.row == number) {
-            row.attr.set(ATTR, words(&finding.kinds));
+        match next.next_if(|finding| finding.row == number) {
+            Some(finding) => row.attr.set(ATTR, words(&finding.kinds)),
+            None => row.attr.remove(ATTR),
         }
         Ok(row)
     })

@@ -122,10 +122,10 @@ pub struct Finding {
     pub ptr: Option<u64>,
     /// Size in bytes.
     pub size: u64,
-    /// What is wrong with it, in the order in which it was found.
+    /// What is wrong with it, of what was asked for, in the order in which it was found.
     pub kinds: Vec<Kind>,
-    /// How long the block was held and not used because of that, in nanoseconds: before its first use, between two uses, after
-    /// its last one.
+    /// How long the block was held and not used because of these kinds, in nanoseconds: before its first use, between two
+    /// uses, after its last one.
     pub unused_ns: u64,
     /// Call stack of its allocation, the innermost frame first; empty if the row has none.
     pub stack: Arc<str>,
@@ -244,8 +244,8 @@ struct Block {
     first_use: Option<(Moment, Option<Arc<str>>)>,
     /// The last access, and what made it.
     last_access: Option<(Moment, Option<Arc<str>>)>,
-    kinds: Vec<Kind>,
-    unused_ns: u64,
+    /// What is wrong with it, and for how many nanoseconds it was not used because of that.
+    found: Vec<(Kind, u64)>,
 }
 
 fn moment(used: &Option<(Moment, Option<Arc<str>>)>) -> Option<Moment> {
@@ -264,14 +264,17 @@ struct Moment {
 impl Block {
     /// Notes what is wrong with it, and for how long it was not used because of that.
     fn found(&mut self, kind: Kind, from: Moment, to: Moment) {
-        let is_new = !self.kinds.contains(&kind);
-        if is_new {
-            self.kinds.push(kind);
+        let unused_ns = to.time_ns.saturating_sub(from.time_ns);
+        match self.found.iter_mut().find(|(found, _)| *found == kind) {
+            None => self.found.push((kind, unused_ns)),
+            // Between uses it may be idle several times, the others happen once.
+            Some((Kind::TemporaryIdleness, sum)) => *sum += unused_ns,
+            Some(_) => {}
         }
-        // Between uses it may be idle several times, the others happen once.
-        if is_new || kind == Kind::TemporaryIdleness {
-            self.unused_ns += to.time_ns.saturating_sub(from.time_ns);
-        }
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        self.found.iter().any(|(found, _)| *found == kind)
     }
 }
 
@@ -368,8 +371,7 @@ impl Fold {
                 born: now,
                 first_use: None,
                 last_access: None,
-                kinds: Vec::new(),
-                unused_ns: 0,
+                found: Vec::new(),
             },
         );
     }
@@ -440,7 +442,7 @@ impl Fold {
             self.places.remove(&(block.device, ptr));
         }
         self.counts(&block, place);
-        if !block.kinds.is_empty() {
+        if !block.found.is_empty() {
             self.done.push(block);
         }
     }
@@ -451,12 +453,12 @@ impl Fold {
         let changes = self.changes.entry(block.device).or_default();
         changes.extend([(block.born.place, size), (end, -size)]);
         let from = match &block.first_use {
-            Some((first, _)) if block.kinds.contains(&Kind::EarlyAllocation) => first.place,
+            Some((first, _)) if block.has(Kind::EarlyAllocation) => first.place,
             _ => block.born.place,
         };
         let to = match &block.last_access {
             // It is there until the use is over.
-            Some((last, _)) if block.kinds.contains(&Kind::LateDeallocation) => last.place + 1,
+            Some((last, _)) if block.has(Kind::LateDeallocation) => last.place + 1,
             _ => end,
         };
         let without = self.without.entry(block.device).or_default();
@@ -534,11 +536,11 @@ pub fn inefficient(
             });
         }
         for block in fold.done.into_iter().chain(live) {
-            let kinds: Vec<Kind> = block
-                .kinds
-                .into_iter()
-                .filter(|kind| question.kinds.contains(kind))
-                .collect();
+            let found = block.found.iter();
+            let (kinds, unused): (Vec<Kind>, Vec<u64>) = found
+                .filter(|(kind, _)| question.kinds.contains(kind))
+                .copied()
+                .unzip();
             if kinds.is_empty() || block.size < question.min_size {
                 continue;
             }
@@ -551,7 +553,7 @@ pub fn inefficient(
                 ptr: block.ptr,
                 size: block.size,
                 kinds,
-                unused_ns: block.unused_ns,
+                unused_ns: unused.iter().sum(),
                 stack: block.stack,
                 used_by: [block.first_use, block.last_access]
                     .map(|used| used.and_then(|(_, name)| name)),
@@ -629,5 +631,53 @@ mod tests {
         rows.pop();
         rows[0].attr.set("MID", "3".to_owned());
         assert_eq!(unused(&rows), 40_000);
+    }
+
+    /// A block that came early, lay idle and went late is told with the time of the kinds that were asked for.
+    #[test]
+    fn the_time_is_that_of_the_kinds_that_are_asked_for() {
+        let row = |id: u64, event: &str, kind: &str, ptr: u64| Row {
+            id,
+            event: event.to_owned(),
+            event_type: kind.to_owned(),
+            timestamp: 10 * id * id,
+            pid: Some(7),
+            device: Device::Number(0),
+            ptr: Some(ptr),
+            attr: Attr::new()
+                .with("allocation_id", ptr)
+                .with("size", 0x100)
+                .with("type", "PTA")
+                .with("MID", 3),
+            ..Row::default()
+        };
+        let rows = [
+            row(1, "MALLOC", "PTA", 0x1000),
+            row(2, "MALLOC", "PTA", 0x2000),
+            row(3, "FREE", "PTA", 0x2000),
+            row(4, "ACCESS", "READ", 0x1000),
+            row(5, "MALLOC", "PTA", 0x3000),
+            row(6, "ACCESS", "READ", 0x1000),
+            row(7, "MALLOC", "PTA", 0x4000),
+            row(8, "FREE", "PTA", 0x1000),
+        ];
+        let tick = Row::tick_ns(rows.iter().any(Row::is_older));
+        let unused = |kinds: &[Kind]| {
+            let question = Question {
+                kinds: kinds.to_vec(),
+                idle_threshold: 1,
+                ..Question::default()
+            };
+            let rows = rows.iter().cloned().map(Ok);
+            let report = inefficient(Path::new("d"), rows, &question).unwrap();
+            assert_eq!(report.findings.len(), 1);
+            report.findings[0].unused_ns / tick
+        };
+        let [early, late, idle] = Kind::ALL;
+        assert_eq!(unused(&[early]), 160 - 10);
+        assert_eq!(unused(&[idle]), 360 - 160);
+        assert_eq!(unused(&[late]), 640 - 360);
+        assert_eq!(unused(&[late, early]), 280 + 150);
+        assert_eq!(unused(&Kind::ALL), 640 - 10);
     }
 }

@@ -106,7 +106,7 @@ def inefficient(file, mem_size, kinds, idle_threshold, since_start):
         for block in blocks:
             found = [kind for kind in block["found"] if kind in kinds]
             if found and block["size"] >= mem_size:
-                answer.append([block["malloc"]["place"], block["malloc"]["id"], pool, found, unused(block, idle_threshold)])
+                answer.append([block["malloc"]["place"], block["malloc"]["id"], pool, found, unused(block, found, idle_threshold)])
         for device in {block["device"] for block in blocks}:
             here = [block for block in blocks if block["device"] == device]
             peak = highest(len(mine), [(b["size"], b["events"][0][3], b["end"]) for b in here])
@@ -117,16 +117,16 @@ def inefficient(file, mem_size, kinds, idle_threshold, since_start):
     return [sorted(answer), sorted(peaks), all_accesses]
 
 
-def unused(block, threshold):
+def unused(block, found, threshold):
     events = block["events"]
     first, accesses = events[0], [e for e in events if e[0] == "ACCESS"]
     total = 0
-    if "early_allocation" in block["found"]:
+    if "early_allocation" in found:
         total += next(e for e in accesses if e[1] != first[1])[2] - first[2]
-    if "late_deallocation" in block["found"]:
+    if "late_deallocation" in found:
         total += events[-1][2] - events[-2][2]
     for (_, before, then, _), (_, api, now, _) in zip(accesses, accesses[1:]):
-        if api - before > threshold:
+        if "temporary_idleness" in found and api - before > threshold:
             total += now - then
     return total
 

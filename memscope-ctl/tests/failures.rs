@@ -251,6 +251,19 @@ fn a_closed_output_is_no_failure() {
     }
 }
 
+/// The state directory is one of this machine, whatever daemon is asked.
+#[test]
+fn earlier_runs_of_another_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--connect", "node7:9465", "ps", "--earlier"];
+    let answer = ctl(&folder.path().join("s"), &args);
+    assert_told(
+        &answer,
+        2,
+        "earlier runs are read from a state directory of this machine",
+    );
+}
+
 #[test]
 fn a_full_disk_is_a_failure() {
     let server = Server::start(one_process());

@@ -2,6 +2,7 @@
 
 use super::earlier;
 use super::run::Run;
+use crate::address::Address;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet, list};
 use crate::render::table::{Column, table};
@@ -31,12 +32,21 @@ pub(crate) struct Ps {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
+/// Why earlier runs of other machines are not listed.
+const OF_THIS_MACHINE: &str = "earlier runs are read from a state directory of this machine";
+
 impl Run for Ps {
     fn check(&self, session: &Session) -> Result<(), Failure> {
         if self.earlier && session.global.recording.is_some() {
             return Err(Failure::Usage {
                 what: "a recording has no earlier runs".into(),
                 hint: "leave out --recording; --state-dir names a state directory".into(),
+            });
+        }
+        if self.earlier && matches!(session.global.connect, Some(Address::Host { .. })) {
+            return Err(Failure::Usage {
+                what: OF_THIS_MACHINE.into(),
+                hint: "ask on that machine, without --connect".into(),
             });
         }
         Ok(())
@@ -60,7 +70,7 @@ impl Run for Ps {
     async fn fleet(&self, session: &Session, fleet: &Fleet) -> Result<Exit, Failure> {
         if self.earlier {
             return Err(Failure::Usage {
-                what: "earlier runs are read from a state directory of this machine".into(),
+                what: OF_THIS_MACHINE.into(),
                 hint: "leave out --earlier or --fleet".into(),
             });
         }

@@ -4,6 +4,7 @@
 //! It knows the daemon only by `memscope.v1`.
 
 mod address;
+mod apart;
 mod client;
 mod commands;
 mod failure;

@@ -8,6 +8,7 @@ use common::{Answer, command, ctl, run, unread};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Runs the program where no daemon answers.
 fn ask(args: &[&str]) -> Answer {
@@ -408,4 +409,56 @@ fn a_report_of_files_can_be_strict() {
     }
     let exact = ask(&["--strict", "report", other, "-o", out.to_str().unwrap()]);
     assert_eq!(exact.code, 0, "{}", exact.err);
+}
+
+/// A long dump is read in a thread of its own, so that a signal ends the program meanwhile, and the private folder goes.
+#[test]
+fn a_signal_ends_the_reading_of_a_dump() {
+    let header = fs::read_to_string(golden("inefficient_1.csv")).unwrap();
+    let header = header.lines().next().unwrap();
+    let row = "1,MALLOC,HAL,N/A,1764753084425691000,7,7,0,0x1000,\"{size:512}\",,";
+    let script = format!(
+        r#"for word; do test "$last" = --output && out=$word; last=$word; done
+{{ echo '{header}'; yes '{row}' | head -n 1500000; }} > "$out/memscope_dump_1.csv"
+echo '{{"folders":["'"$out"'"],"rows":1,"events_left_out":0,"lost_records":0,"known_from_unix_ns":null}}'"#
+    );
+    for words in [&["inefficient"][..], &["uses", "0x1"]] {
+        for signal in ["-INT", "-TERM"] {
+            let folder = tempfile::tempdir().unwrap();
+            let room = folder.path().join("room");
+            fs::create_dir(&room).unwrap();
+            let program = executable(folder.path(), &script);
+            let args = [&["--recording", "r"][..], words, &["--pid", "4242"]].concat();
+            let mut asked = command(Path::new("/nonexistent/s.sock"), &args);
+            asked.env("MEMSCOPED", program).env("TMPDIR", &room);
+            let mut child = asked
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let open = format!("/proc/{}/fd", child.id());
+            while !reads_a_dump(Path::new(&open)) {
+                assert!(child.try_wait().unwrap().is_none(), "it has ended");
+                std::thread::yield_now();
+            }
+            let pid = child.id().to_string();
+            let kill = Command::new("kill").args([signal, &pid]).status();
+            assert!(kill.unwrap().success());
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(1));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                said, "",
+                "it has read all rows, and looked at what they say"
+            );
+            assert_eq!(fs::read_dir(&room).unwrap().count(), 0);
+        }
+    }
+}
+
+/// Whether one of these open files is a dump.
+fn reads_a_dump(open: &Path) -> bool {
+    let each = fs::read_dir(open).into_iter().flatten().flatten();
+    each.filter_map(|one| fs::read_link(one.path()).ok())
+        .any(|file| file.ends_with("memscope_dump_1.csv"))
 }

@@ -17,14 +17,14 @@ pub(crate) use compare::compare;
 pub(crate) use error::FileError;
 pub(crate) use kept::SnapshotFile;
 
+use crate::apart::apart;
 use crate::failure::Failure;
 use memscope_pickle::Pickle;
 use memscope_proto::v1::CoverageNote;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// First bytes of each file of a recording.
 const RECORDING: &[u8] = b"memscope";
@@ -56,36 +56,21 @@ pub(crate) async fn picture(
     .await
 }
 
-/// Reads a file in a thread of its own, so that a signal can end the program meanwhile. The thread is then not waited for.
+/// Reads a file in a thread of its own.
 async fn in_a_thread<T: Send + 'static>(
     path: &Path,
     read: fn(&Path, BufReader<File>) -> Result<T, FileError>,
 ) -> Result<T, Failure> {
-    let (tell, told) = oneshot::channel();
     let owned = path.to_owned();
     let work = move || {
-        // The receiver may be gone.
-        let _ = tell.send(
-            File::open(&owned)
-                .map_err(FileError::from)
-                .and_then(|file| read(&owned, BufReader::with_capacity(1 << 20, file))),
-        );
+        let file = File::open(&owned)?;
+        read(&owned, BufReader::with_capacity(1 << 20, file))
     };
-    let started = std::thread::Builder::new()
-        .name("reader".into())
-        .spawn(work);
-    let read = match started {
-        Ok(_) => told.await.unwrap_or_else(|_| Err(ended())),
-        Err(error) => Err(error.into()),
-    };
-    read.map_err(|source| Failure::NoSnapshot {
+    let read = apart(work).await.map_err(FileError::from);
+    read.flatten().map_err(|source| Failure::NoSnapshot {
         path: path.to_owned(),
         source,
     })
-}
-
-fn ended() -> FileError {
-    io::Error::other("the thread that read it has ended").into()
 }
 
 /// Reads a file; `None` if it is a recording.

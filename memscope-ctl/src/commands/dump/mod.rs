@@ -10,6 +10,7 @@ pub(crate) use uses::Uses;
 
 use super::export::{self, ExportFormat, Made};
 use super::run::Run;
+use crate::apart::apart;
 use crate::failure::{Exit, Failure};
 use crate::file::Target;
 use crate::output;
@@ -116,16 +117,19 @@ impl Run for Inefficient {
         }
         let (report, made) = match (&self.file, self.pid) {
             (Some(file), _) => {
-                let rows = Reader::open(file).map_err(no_dump)?;
-                let report = inefficient::inefficient(file, rows, &question).map_err(no_dump)?;
-                (report, None)
+                let file = file.clone();
+                let look = move || {
+                    let rows = Reader::open(&file)?;
+                    inefficient::inefficient(&file, rows, &question)
+                };
+                (of_rows(look).await?, None)
             }
             (None, pid) => {
                 question.since_start = true;
                 let exported = Exported::of(session, pid, true).await?;
-                let rows = exported.rows().map_err(no_dump)?;
-                let report = inefficient::inefficient(exported.folder.path(), rows, &question);
-                (report.map_err(no_dump)?, Some(exported.made))
+                let (folder, files) = (exported.folder.path().to_owned(), exported.files());
+                let look = move || inefficient::inefficient(&folder, rows_of(files)?, &question);
+                (of_rows(look).await?, Some(exported.made))
             }
         };
         if report.accesses == 0 {
@@ -205,16 +209,34 @@ impl Exported {
         Ok(Exported { folder, made })
     }
 
-    /// All rows, those of one device after those of another one.
-    fn rows(&self) -> Result<impl Iterator<Item = Result<Row, DumpError>> + use<>, DumpError> {
+    /// The files, one of each device.
+    fn files(&self) -> Vec<PathBuf> {
         let folders = self.made.folders.iter();
         let files = folders.flat_map(|one| dumps_below(Path::new(one)));
-        let mut readers = Vec::new();
-        for file in files {
-            readers.push(Reader::open(&file)?);
-        }
-        Ok(readers.into_iter().flatten())
+        files.collect()
     }
+}
+
+/// All rows, those of one file after those of another one.
+fn rows_of(
+    files: Vec<PathBuf>,
+) -> Result<impl Iterator<Item = Result<Row, DumpError>> + use<>, DumpError> {
+    let mut readers = Vec::new();
+    for file in files {
+        readers.push(Reader::open(&file)?);
+    }
+    Ok(readers.into_iter().flatten())
+}
+
+/// Looks at rows, of which there may be many, in a thread of its own.
+async fn of_rows<T: Send + 'static>(
+    look: impl FnOnce() -> Result<T, DumpError> + Send + 'static,
+) -> Result<T, Failure> {
+    let looked = apart(look).await.map_err(|source| Failure::Output {
+        what: "the dump cannot be read".into(),
+        source,
+    })?;
+    looked.map_err(no_dump)
 }
 
 /// The dumps in a folder and the folders in it.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::super::export::at_the_end;
 use super::super::holders::address;
 use super::super::run::Run;
-use super::{Exported, no_accesses, no_dump, table};
+use super::{Exported, no_accesses, of_rows, rows_of, table};
 use crate::failure::{Exit, Failure};
 use crate::render::table::{Column, table as columns};
 use crate::session::Session;
@@ -82,16 +82,18 @@ impl Run for Uses {
     }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let address = self.address;
         let (lives, made) = match &self.dump {
             Some(file) => {
-                let rows = Reader::open(file).map_err(no_dump)?;
-                (uses(rows, self.address, false).map_err(no_dump)?, None)
+                let file = file.clone();
+                let look = move || uses(Reader::open(&file)?, address, false);
+                (of_rows(look).await?, None)
             }
             None => {
                 let exported = Exported::of(session, self.pid, false).await?;
-                let rows = exported.rows().map_err(no_dump)?;
-                let lives = uses(rows, self.address, true).map_err(no_dump)?;
-                (lives, Some(exported.made))
+                let files = exported.files();
+                let look = move || uses(rows_of(files)?, address, true);
+                (of_rows(look).await?, Some(exported.made))
             }
         };
         if lives.is_empty() {

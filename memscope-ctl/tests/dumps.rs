@@ -411,6 +411,22 @@ fn a_report_of_files_can_be_strict() {
     assert_eq!(exact.code, 0, "{}", exact.err);
 }
 
+/// Whoever asks for a wrong address needs no other way to attach.
+#[test]
+fn an_address_of_no_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--recording", "r", "--json", "uses", "0x1", "--pid", "4242"];
+    let script = dumped("/nonexistent", 0, "null");
+    let answer = with_memscoped(folder.path(), &script, &args);
+    assert_eq!(answer.code, 1);
+    assert_eq!(answer.json()["error"]["code"], "no_block");
+    let hint = answer.json()["error"]["hint"].to_string();
+    assert!(
+        hint.contains("data_ptr") && !hint.contains("detach"),
+        "{hint}"
+    );
+}
+
 /// A long dump is read in a thread of its own, so that a signal ends the program meanwhile, and the private folder goes.
 #[test]
 fn a_signal_ends_the_reading_of_a_dump() {

@@ -134,7 +134,7 @@ impl Run for Inefficient {
         };
         if report.accesses == 0 {
             return Err(match self.pid {
-                Some(pid) => no_accesses(pid, NO_ACCESS),
+                Some(pid) => no_accesses(pid),
                 None => Failure::Refused {
                     exit: Exit::Failed,
                     code: "no_accesses".to_owned(),
@@ -167,11 +167,11 @@ impl Run for Inefficient {
 const NO_ACCESS: &str = "no access to a block by an operator";
 
 /// The refusal where a process was attached without its accesses.
-fn no_accesses(pid: u32, what: &str) -> Failure {
+fn no_accesses(pid: u32) -> Failure {
     Failure::Refused {
         exit: Exit::Failed,
         code: "no_accesses".to_owned(),
-        what: format!("{what} of process {pid} is recorded"),
+        what: format!("{NO_ACCESS} of process {pid} is recorded"),
         hint: Some(format!(
             "attach it so that they are followed (memscope-ctl detach {pid}; memscope-ctl attach {pid} --accesses), and ask again \
              when it has worked for a while; memscope-ctl stats {pid} says what could not be seen"
@@ -199,7 +199,7 @@ impl Exported {
             // To write all its rows may take long.
             let followed = stats.placement.unwrap_or_default().operators;
             if must_be_followed && followed == 0 {
-                return Err(no_accesses(pid, NO_ACCESS));
+                return Err(no_accesses(pid));
             }
         }
         let folder = export::private_folder()?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::super::export::at_the_end;
 use super::super::holders::address;
 use super::super::run::Run;
-use super::{Exported, no_accesses, of_rows, rows_of, table};
+use super::{Exported, of_rows, rows_of, table};
 use crate::failure::{Exit, Failure};
 use crate::render::table::{Column, table as columns};
 use crate::session::Session;
@@ -97,16 +97,7 @@ impl Run for Uses {
             }
         };
         if lives.is_empty() {
-            let what = format!("no block at {:#x}", self.address);
-            return Err(match self.pid {
-                Some(pid) => no_accesses(pid, &what),
-                None => Failure::Refused {
-                    exit: Exit::Failed,
-                    code: "no_block".to_owned(),
-                    what: format!("{what} is in the dump"),
-                    hint: Some("tensor.data_ptr() gives the address of a tensor".to_owned()),
-                },
-            });
+            return Err(self.no_block());
         }
         let document = Document {
             address: format!("{:#x}", self.address),
@@ -144,6 +135,26 @@ fn block(life: &Life) -> Block {
 }
 
 impl Uses {
+    /// The refusal where no block was at the address, whether operators were followed or not.
+    fn no_block(&self) -> Failure {
+        let what = format!("no block at {:#x}", self.address);
+        let (what, more) = match self.pid {
+            Some(pid) => (
+                format!("{what} of process {pid} is recorded"),
+                "; of blocks that were freed before it was attached last, or before the journal begins, nothing is known",
+            ),
+            None => (format!("{what} is in the dump"), ""),
+        };
+        Failure::Refused {
+            exit: Exit::Failed,
+            code: "no_block".to_owned(),
+            what,
+            hint: Some(format!(
+                "tensor.data_ptr() gives the address of a tensor{more}"
+            )),
+        }
+    }
+
     fn text(&self, lives: &[Life], lost: u64) -> String {
         let shown = match self.limit {
             0 => usize::MAX,

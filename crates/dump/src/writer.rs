@@ -186,6 +186,8 @@ impl Writer {
                 let file = out
                     .into_inner()
                     .map_err(|error| cannot(error.into_error()))?;
+                // What is replaced must not be gone before the new rows are on the disk.
+                file.as_file().sync_all().map_err(cannot)?;
                 file.persist(&path)
                     .map(|_| ())
                     .map_err(|error| cannot(error.error))
@@ -197,6 +199,9 @@ impl Writer {
                 connection
                     .close()
                     .map_err(|(_, source)| sqlite(&path, source))?;
+                std::fs::File::open(&place)
+                    .and_then(|file| file.sync_all())
+                    .map_err(cannot)?;
                 place.persist(&path).map_err(|error| cannot(error.error))
             }
         }

@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use crate::output::{self, cannot_print};
 use crate::progress::Progress;
 use crate::units;
+use memscope_dump::replaced;
 use memscope_proto::v1;
 use serde::Serialize;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tonic::Streaming;
@@ -61,7 +61,7 @@ impl Target {
 
     fn file(path: &Path) -> io::Result<Kind> {
         // The file that a link points to is replaced, not the link.
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = replaced::meant(path)?;
         if path.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
@@ -69,15 +69,7 @@ impl Target {
             let file = OpenOptions::new().write(true).open(&path)?;
             return Ok(Kind::Special(BufWriter::new(file), path));
         }
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        // The umask restricts these permissions, as for any file.
-        let beside = tempfile::Builder::new()
-            .prefix(".memscope-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)?;
+        let beside = replaced::beside(&path)?;
         Ok(Kind::Beside(BufWriter::new(beside), path))
     }
 

@@ -139,6 +139,30 @@ fn a_link_stays_a_link() {
     );
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read(&file).unwrap().len(), 300_004);
+
+    // Whoever may not read the file may not read what comes in its place.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let answer = server.ctl(&["snapshot", "-o", link.to_str().unwrap()]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // A link to a file that is not there yet, through another link.
+    let (further, later) = (folder.path().join("further"), folder.path().join("later"));
+    std::os::unix::fs::symlink("further", folder.path().join("first")).unwrap();
+    std::os::unix::fs::symlink("later", &further).unwrap();
+    let first = folder.path().join("first");
+    let answer = server.ctl(&["snapshot", "-o", first.to_str().unwrap()]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    assert!(fs::symlink_metadata(&first).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(&further).unwrap().is_symlink());
+    assert_eq!(fs::read(&later).unwrap().len(), 300_004);
+    // Links that lead nowhere are an error, and stay.
+    let round = folder.path().join("round");
+    std::os::unix::fs::symlink("round", &round).unwrap();
+    let answer = server.ctl(&["snapshot", "-o", round.to_str().unwrap()]);
+    assert_eq!(answer.code, 1, "{}", answer.out);
+    assert!(fs::symlink_metadata(&round).unwrap().is_symlink());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! Owns: the rows of a `memscope_dump` ([`Row`]), their two formats on disk ([`Reader`], [`Writer`]), the tree of
 //! folders that they lie in ([`Tree`]), and the questions that users of msMemScope ask of such files afterwards:
 //! [`leaks`] between three marks, [`inefficient`] blocks, who [`uses`] a block, and the comparison of two runs ([`compare`]). With the
-//! feature `events`, rows become the ledger's events (`events`), and those become rows (`rows`).
+//! feature `events`, rows become the ledger's events (`events`), and those become rows (`rows`). And how a file is [`replaced`],
+//! for whoever writes one.
 //!
 //! Refuses: clocks (times and limits are arguments), processes, the network, and trust in files: whatever is wrong with
 //! a file is a [`DumpError`] that names the file, the place and the reason.
@@ -22,6 +23,7 @@ pub mod inefficient;
 pub mod leaks;
 mod myers;
 mod reader;
+pub mod replaced;
 pub mod row;
 #[cfg(feature = "events")]
 pub mod rows;

@@ -1,12 +1,11 @@
 //! Writes rows into a file.
 
 use crate::error::DumpError;
+use crate::replaced;
 use crate::row::{COLUMNS, NOTHING, Row, header};
 use crate::sqlite::TABLES;
 use rusqlite::Connection;
-use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
@@ -75,28 +74,19 @@ impl Writer {
     /// # Errors
     /// The folder cannot be written to, or there is something at `path` that is no regular file.
     pub fn create(path: &Path, format: Format) -> Result<Writer, DumpError> {
-        // A link stays, and the file that it points to is replaced. A device is refused and not replaced by a file.
-        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let cannot = |source| DumpError::Write {
+            path: path.to_owned(),
+            source,
+        };
+        let path = &replaced::meant(path).map_err(cannot)?;
+        // A device is refused and not replaced by a file.
         if path.exists() && !path.is_file() {
             return Err(DumpError::NotAFile {
                 path: path.to_owned(),
                 found: crate::reader::kind(path.is_dir()),
             });
         }
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let cannot = |source| DumpError::Write {
-            path: path.to_owned(),
-            source,
-        };
-        // The umask takes permissions away, as for any other file.
-        let file = tempfile::Builder::new()
-            .prefix(".memscope-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(cannot)?;
+        let file = replaced::beside(path).map_err(cannot)?;
         let out = match format {
             Format::Csv => {
                 let mut out = BufWriter::new(file);

@@ -419,3 +419,31 @@ fn a_database_whose_row_ids_do_not_ascend_is_refused() {
     assert!(read < 2100, "{read} rows");
     assert!(whole(&refusal(&path)).contains("its row ids do not ascend"));
 }
+
+/// Whoever may not read a file may not read what comes in its place, and a link stays one.
+#[test]
+fn what_is_replaced_keeps_its_mode_and_its_links() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    for format in [Format::Csv, Format::Db] {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &Path| {
+            let mut writer = Writer::create(path, format).unwrap();
+            writer.write(&malloc()).unwrap();
+            writer.finish().unwrap();
+        };
+        let old = file(&folder, "old", "old");
+        std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o600)).unwrap();
+        write(&old);
+        let mode = std::fs::metadata(&old).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(std::fs::metadata(&old).unwrap().len() > 3);
+
+        let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+        symlink("second", &first).unwrap();
+        symlink("later", &second).unwrap();
+        write(&first);
+        assert!(std::fs::symlink_metadata(&first).unwrap().is_symlink());
+        assert!(std::fs::symlink_metadata(&second).unwrap().is_symlink());
+        assert!(folder.path().join("later").is_file());
+    }
+}

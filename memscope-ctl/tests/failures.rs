@@ -251,6 +251,29 @@ fn a_closed_output_is_no_failure() {
     }
 }
 
+/// Whoever asked for so many events takes exit code 0 for all of them.
+#[test]
+fn events_that_do_not_come_any_more() {
+    for (args, code) in [(&["events"][..], 0), (&["events", "--count", "1"], 3)] {
+        let mut server = Server::start(one_process());
+        let child = command(&server.socket(), args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        memscope_tests::eventually("it follows events", || server.daemon.hub.readers() > 0);
+        server.stop();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            said.contains("before so many events came"),
+            code == 3,
+            "{said}"
+        );
+    }
+}
+
 /// The state directory is one of this machine, whatever daemon is asked.
 #[test]
 fn earlier_runs_of_another_machine() {

@@ -22,7 +22,7 @@ pub(crate) struct Events {
     /// (steps of optimizers, backward passes) are framework_mark: `mark` alone leaves them out.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) kind: Vec<String>,
-    /// End after so many.
+    /// End after so many; with exit code 3 if the daemon ends before.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }
@@ -44,6 +44,7 @@ impl Run for Events {
             output::json_line(&event)?;
             left -= 1;
         }
+        self.came(left)?;
         Ok(Exit::Done)
     }
 
@@ -72,6 +73,7 @@ impl Run for Events {
         };
         let patience = session.global.patience();
         fleet.events(&self.question(), patience, print).await?;
+        self.came(left)?;
         match any || exit == Exit::Done {
             true => Ok(exit),
             false => Ok(Exit::Unreachable),
@@ -80,6 +82,21 @@ impl Run for Events {
 }
 
 impl Events {
+    /// Refuses an end before as many events came as were asked for.
+    fn came(&self, left: u64) -> Result<(), Failure> {
+        if self.count.is_none() || left == 0 {
+            return Ok(());
+        }
+        Err(Failure::Refused {
+            exit: Exit::Unreachable,
+            code: "ended".to_owned(),
+            what: "the daemon ended before so many events came".to_owned(),
+            hint: Some(
+                "ask again when it runs; look at its log: journalctl -u memscoped".to_owned(),
+            ),
+        })
+    }
+
     fn question(&self) -> v1::EventsRequest {
         v1::EventsRequest {
             pid: self.pid,

@@ -10,7 +10,7 @@ use std::process::Command;
 use memscope_common::ProcessEntry;
 use memscope_tests::{
     BpfFs, Calls, Daemon, LONG, Library, Torch, Value, assert_histories, assert_totals, coverage,
-    device, eventually, executable, find, number, tool, until,
+    device, eventually, executable, find, held, number, tool, until,
 };
 
 fn with_pins(bpffs: &BpfFs) -> Daemon {
@@ -235,7 +235,7 @@ fn a_process_executes_another_program_while_nobody_looks() {
         next.stats(pid)["placement"]["sites"].as_u64() > Some(0)
     });
     calls.call("cudaMalloc b 1000");
-    assert_eq!(allocations(&next.stats(pid)), 1);
+    assert_eq!(held(&next.stats(pid)), (1, 1000));
     calls.finish();
 }
 

@@ -36,12 +36,14 @@ fn main() -> ExitCode {
     }
     let args = commands::Args::parse();
     let json = args.global.json;
-    // Connections are served beside what is printed, which waits for whoever reads it: a daemon that asks whether this end is still there
-    // is answered meanwhile.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build();
+    let mut builder = if args.is_stream() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1);
+        builder
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder.enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(commands::run(args)),
         Err(source) => Err(Failure::Output {

@@ -155,6 +155,14 @@ pub(crate) struct Args {
     command: Command,
 }
 
+impl Args {
+    /// Whether it prints what comes, for as long as somebody reads that. Its connections are served meanwhile: daemons are asked whether
+    /// they are still there, and their answers have to be heard.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.command, Command::Events(_))
+    }
+}
+
 /// Runs the command, and stops whatever was started for it.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let session = Session::new(args.global, Args::command);

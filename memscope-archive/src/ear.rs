@@ -22,7 +22,7 @@ pub enum Sound {
     Event(Box<v1::Event>),
     /// Events of one journal that found no room here.
     NoRoom {
-        /// The journal.
+        /// Epoch of the journal that has them.
         epoch: u64,
         /// Number of events that were dropped.
         count: u64,

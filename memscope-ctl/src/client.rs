@@ -373,8 +373,8 @@ mod tests {
     use memscope_rpc::{ListenOptions, Listener, ServeOptions, serve};
     use tokio::sync::oneshot;
 
-    /// Hands on what two streams say to one another until it is told to stop, and ends neither of them then: as a node that has lost its
-    /// power.
+    /// Hands on what two streams say to one another until it is told to stop, and ends neither of them then:
+    /// as a node that has lost its power.
     async fn hand_on(
         mut client: tokio::io::DuplexStream,
         mut daemon: UnixStream,

@@ -444,8 +444,8 @@ fn few_ranks_are_shown_and_not_judged() {
     assert_has(&nothing, "No traced process is a rank of a job");
 }
 
-/// A worker of a DataLoader has its parent's environment, and came later; a launcher has that of the rank that it starts, and came
-/// before.
+/// A worker of a DataLoader has its parent's environment, and came later; a launcher has that of the
+/// rank that it starts, and came before.
 #[test]
 fn what_a_rank_forked_does_not_hide_it() {
     let other = |of: &FakeProcess, pid: u32, parent: u32, bytes: Option<u64>| {

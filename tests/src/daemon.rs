@@ -39,6 +39,14 @@ impl Daemon {
         Daemon::launch(prefix, arguments).answers()
     }
 
+    /// Starts one whose state directory is a disk of its own, of this size (`4m`).
+    pub fn on_a_disk_of(size: &str, arguments: &[&str]) -> Daemon {
+        let script = format!(
+            "mkdir -p \"$E2E_STATE\" && mount -t tmpfs -o size={size} none \"$E2E_STATE\" && exec \"$0\" \"$@\""
+        );
+        Daemon::wrapped(&["unshare", "--mount", "sh", "-c", &script], arguments)
+    }
+
     /// Waits until it answers.
     fn answers(mut self) -> Daemon {
         until(SHORT, "the daemon answers", || {

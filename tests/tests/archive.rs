@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Daemon, LONG, MIB, Program, SHORT, TempDir, Torch, Value, device, eventually, json, number,
-    piped, root, scratch, tool, until,
+    Daemon, LONG, MIB, Program, SHORT, SmallDisk, TempDir, Torch, Value, device, eventually, json,
+    number, piped, root, scratch, tool, until,
 };
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -770,34 +770,12 @@ fn a_store_that_fails_gets_everything_once() {
     assert_eq!(only(&ask("clickhouse", &[there])[0]), told[..2]);
 }
 
-/// A file system of this size, gone when it is dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn new(folder: &Path, bytes: u64) -> SmallDisk {
-        std::fs::create_dir(folder).unwrap();
-        let size = format!("size={bytes}");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "none"])
-            .arg(folder)
-            .status();
-        assert!(mounted.unwrap().success(), "a small disk");
-        SmallDisk(folder.to_owned())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_spool_and_a_full_disk_are_told_and_nothing_else_is_lost() {
     let folder = scratch();
     let archive = folder.path().join("archive");
-    let disk = SmallDisk::new(&folder.path().join("disk"), 4 * MIB);
-    let (spool, full) = (disk.0.join("spool"), disk.0.join("full"));
+    let disk = SmallDisk::over(&folder.path().join("disk"), 4 * MIB);
+    let (spool, full) = (disk.folder().join("spool"), disk.folder().join("full"));
     std::fs::create_dir(&archive).unwrap();
     let to = format!("file://{}", archive.display());
     let daemon = Daemon::start();

@@ -351,14 +351,8 @@ fn processes_of_others() {
 #[test]
 fn a_full_disk_under_the_journal() {
     let journal = |daemon: &Daemon| daemon.json(&["status"])["journal"].clone();
-    let tmpfs = |size: &str| {
-        format!(
-            "mkdir -p \"$E2E_STATE\" && mount -t tmpfs -o size={size} none \"$E2E_STATE\" && exec \"$0\" \"$@\""
-        )
-    };
-    let script = tmpfs("512k");
     // Too small to begin with: it traces, and waits for room.
-    let daemon = Daemon::wrapped(&["unshare", "--mount", "sh", "-c", &script], &[]);
+    let daemon = Daemon::on_a_disk_of("512k", &[]);
     let now = journal(&daemon);
     assert_eq!(now["state"], "full", "{now:#}");
     let problem = now["problem"].as_str().unwrap();
@@ -393,11 +387,7 @@ fn a_full_disk_under_the_journal() {
 
     // Full while it runs: the oldest part goes first. When nothing is left that could go, the journal stops, tracing goes
     // on, and both are said. When there is room again, the journal goes on by itself.
-    let script = tmpfs("4m");
-    let daemon = Daemon::wrapped(
-        &["unshare", "--mount", "sh", "-c", &script],
-        &["--journal-mib", "16"],
-    );
+    let daemon = Daemon::on_a_disk_of("4m", &["--journal-mib", "16"]);
     let mut calls = Calls::start(&[]);
     let mut allocated = 0;
     let pid = calls.pid();

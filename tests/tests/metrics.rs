@@ -362,11 +362,7 @@ fn prometheus_raises_the_alert_of_a_planted_leak_with_its_line() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let (_machine, daemon) = daemon(15 * GIB);
     // The disk is too small for its journal.
-    let small = "mkdir -p \"$E2E_STATE\" && mount -t tmpfs -o size=512k none \"$E2E_STATE\" && exec \"$0\" \"$@\"";
-    let without_journal = Daemon::wrapped(
-        &["unshare", "--mount", "sh", "-c", small],
-        &["--metrics", "127.0.0.1:0"],
-    );
+    let without_journal = Daemon::on_a_disk_of("512k", &["--metrics", "127.0.0.1:0"]);
     let targets = [
         metrics_address(&daemon),
         metrics_address(&without_journal),

@@ -432,7 +432,12 @@ fn what_a_shell_becomes_is_judged_anew() {
     ));
     let daemon = configuration.daemon(&[]);
     // It says something only once it is the program.
+    let attached = || -> Vec<u64> {
+        let rules = rules(&daemon).into_iter();
+        rules.map(|(_, _, count)| count).collect()
+    };
     let shell_of = |job: &str| {
+        let before: u64 = attached().iter().sum();
         let mut command = sim().native("/bin/bash");
         command
             .args(["-c", "read -r && exec \"$0\""])
@@ -440,9 +445,11 @@ fn what_a_shell_becomes_is_judged_anew() {
             .env("SLURM_JOB_ID", job);
         let shell = Program::start("a shell", command);
         let pid = shell.pid();
-        eventually("the shell is followed", || {
-            level(&daemon, pid).as_deref() == Some("trace")
+        // An attach is counted when it is complete.
+        eventually("the shell is attached", || {
+            attached().iter().sum::<u64>() > before
         });
+        assert_eq!(level(&daemon, pid).as_deref(), Some("trace"));
         shell
     };
     for (job, wanted) in [
@@ -462,8 +469,7 @@ fn what_a_shell_becomes_is_judged_anew() {
         assert_eq!(level(&daemon, pid).as_deref(), wanted);
         shell.finish();
     }
-    let attached: Vec<u64> = rules(&daemon).iter().map(|(_, _, count)| *count).collect();
-    assert_eq!(attached, [0, 1, 2, 1]);
+    assert_eq!(attached(), [0, 1, 2, 1]);
 }
 
 #[test]

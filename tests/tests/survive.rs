@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use memscope_common::ProcessEntry;
 use memscope_tests::{
-    BpfFs, Calls, Daemon, LONG, Library, Torch, Value, assert_histories, assert_totals, coverage,
-    device, eventually, executable, find, held, number, tool, until,
+    BpfFs, Calls, Daemon, LONG, Library, SmallDisk, Torch, Value, assert_histories, assert_totals,
+    coverage, device, eventually, executable, find, held, number, tool, until,
 };
 
 fn with_pins(bpffs: &BpfFs) -> Daemon {
@@ -356,34 +356,13 @@ fn what_was_found_stands_for_the_next_one() {
     assert_eq!(after["body"]["withdrawn"], false, "{after:#}");
 }
 
-/// A file system of so many MiB over a folder.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn over(folder: &Path, mib: u64) -> SmallDisk {
-        let size = format!("size={mib}m,mode=0700");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "none"])
-            .arg(folder)
-            .status();
-        assert!(mounted.unwrap().success(), "a small disk");
-        SmallDisk(folder.to_owned())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 /// What was attached while the journal stood still is in no record. It is attached anew, and what was told meanwhile keeps its numbers.
 #[test]
 fn killed_while_the_journal_stands_still() {
     let bpffs = BpfFs::mount();
     let mut first = Daemon::start();
     first.stop();
-    let disk = SmallDisk::over(&first.state(), 4);
+    let disk = SmallDisk::over(&first.state(), 4 << 20);
     let pins = bpffs.pins();
     let with = ["--pin-dir", pins.to_str().unwrap(), "--journal-mib", "16"];
     let mut daemon = first.successor_with(&with);
@@ -392,7 +371,7 @@ fn killed_while_the_journal_stands_still() {
     daemon.attach(known.pid(), "segments");
     known.call("cudaSetDevice 0");
     known.call("cudaMalloc a 123");
-    let mut filler = std::fs::File::create(disk.0.join("filler")).unwrap();
+    let mut filler = std::fs::File::create(disk.folder().join("filler")).unwrap();
     until(LONG, "the journal stops", || {
         while filler.write_all(&[1; 4096]).is_ok() {}
         known.call("pairs 5000 4096");
@@ -407,7 +386,7 @@ fn killed_while_the_journal_stands_still() {
     new.call("cudaMalloc a 1000");
     let bytes = |daemon: &Daemon, pid| daemon.stats(pid)["devices"][0]["driver"]["bytes"].clone();
     assert_eq!(bytes(&daemon, new.pid()), 1000);
-    let attachments = disk.0.join("attachments.json");
+    let attachments = disk.folder().join("attachments.json");
     let pid = format!("\"pid\":{},", new.pid());
     until(LONG, "it is written down", || {
         let kept = std::fs::read_to_string(&attachments).unwrap();

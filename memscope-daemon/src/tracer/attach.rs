@@ -167,13 +167,19 @@ impl Tracer {
             tries += 1;
             // What was attached is of an image that is gone, or of none that ever was. The next one is treated as one that is executed
             // after the attach.
-            if self.end(pid, DaemonRecord::Replaced).is_some() {
+            let was_attached = self.end(pid, DaemonRecord::Replaced).is_some();
+            if was_attached {
                 self.forget_ended();
                 cause.generation += 1;
                 cause.wait = true;
             }
             cause.late = None;
-            let Some((options, rule)) = self.judged_again(pid, cause.rule, &cause.options) else {
+            let judged = self.judged_again(pid, cause.rule, &cause.options);
+            let goes_on = judged.as_ref().is_some_and(|(_, rule)| *rule == cause.rule);
+            if was_attached && !goes_on {
+                self.ruling.count_attached(cause.rule);
+            }
+            let Some((options, rule)) = judged else {
                 self.save();
                 return Err(Refusal::NothingToProbe {
                     pid,

@@ -13,6 +13,7 @@ use memscope_rpc::{AttachOptions, Caller, Refusal};
 use super::Tracer;
 use super::cause::Cause;
 use super::ruling::{InForce, Judged, Looks, Wanted};
+use super::traced::Traced;
 use crate::policy::Policy;
 
 /// Time after which a process that no entry wanted is looked at again, although nothing about it seems to have changed: what it maps
@@ -113,11 +114,11 @@ impl Tracer {
             self.leave(pid, false);
             return None;
         };
-        let (id, attached) = self.ruling.numbers.get_mut(wanted.at)?;
-        if *id != rule {
-            *attached += 1;
+        let (id, _) = *self.ruling.numbers.get(wanted.at)?;
+        if id != rule {
+            self.ruling.count_attached(Some(id));
         }
-        Some((wanted.options, Some(*id)))
+        Some((wanted.options, Some(id)))
     }
 
     /// Searches for processes that the policy wants and that no report of the kernel told of.
@@ -183,8 +184,10 @@ impl Tracer {
         };
         match self.attach_one(Caller::root(), pid, cause) {
             Ok(_) => {
-                if let Some((_, attached)) = self.ruling.numbers.get_mut(at) {
-                    *attached += 1;
+                // What it executed meanwhile may be another entry's, which has counted it.
+                let is_its = |traced: &Traced| traced.rule == Some(id);
+                if self.traced.get(&pid).is_some_and(is_its) {
+                    self.ruling.count_attached(Some(id));
                 }
             }
             Err(error) => {

@@ -154,6 +154,14 @@ impl Ruling {
         let may_decide = entry.conditions.need_a_library();
         may_decide.then(|| wanted(at, entry)).flatten()
     }
+
+    /// Counts a process that the entry with this number has attached, if it is one.
+    pub(super) fn count_attached(&mut self, rule: Option<u64>) {
+        let mut entries = self.numbers.iter_mut();
+        if let Some((_, attached)) = entries.find(|(id, _)| Some(*id) == rule) {
+            *attached += 1;
+        }
+    }
 }
 
 /// How an entry wants the processes that it decides about to be attached; `None`: not at all.

@@ -148,8 +148,8 @@ impl Tracer {
         }
         let handle = ProcessHandle(process.handle);
         let slot = self.kernel.taken_over(pid);
-        // A daemon that was killed while it removed probes had told the programs before to send nothing more, nor to count what is
-        // missing.
+        // A daemon that was killed while it removed probes had told the programs before to send nothing more, nor
+        // to count what is missing.
         let slot = slot.filter(|slot| {
             ring_position.is_some() && slot.handle() == handle.0 && !slot.is_silent()
         });

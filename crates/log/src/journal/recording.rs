@@ -210,8 +210,8 @@ impl Recording {
         found
     }
 
-    /// Returns the last segment before `place` that can be read without those before it: where to begin if the state of `place` cannot be
-    /// read.
+    /// Returns the last segment before `place` that can be read without those before it: where to begin if the state
+    /// of `place` cannot be read.
     pub fn before(&self, place: &SegmentPlace) -> Option<&SegmentPlace> {
         let key = |place: &SegmentPlace| (place.file, place.at);
         let mut before = self.segments.iter().rev();

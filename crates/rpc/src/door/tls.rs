@@ -140,8 +140,8 @@ impl Tls {
         Tls::load_and_look(files, default_roles, tell, LOOK_EVERY)
     }
 
-    /// Says whether the files can be used as they are now, and nothing more: nobody looks at them afterwards, so that no tokio runtime is
-    /// needed.
+    /// Says whether the files can be used as they are now, and nothing more: nobody looks at them afterwards, so
+    /// that no tokio runtime is needed.
     ///
     /// # Errors
     /// If the files cannot be used as they are now.

@@ -164,6 +164,23 @@ fn keep_few_heaps() {
     }
 }
 
+/// Files that may be open: as many as the unit asks systemd for.
+const FILES: u64 = 65_536;
+
+/// Raises the limit of open files as far as may be. A shell gives 1,024, which the probes, connections and files of code of a few
+/// processes use up.
+fn raise_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(FILES);
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit of open files could not be raised");
+        }
+    }
+}
+
 fn run(config: &Config) -> Result<Ending> {
     keep_few_heaps();
     if let (Some(file), Some(output)) = (&config.import, &config.output) {
@@ -191,6 +208,7 @@ fn run(config: &Config) -> Result<Ending> {
         println!("{}", survive::clean_up(config)?);
         return Ok(Ending::Stop);
     }
+    raise_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name(panics::ANSWERS)

@@ -14,6 +14,9 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use tls::Client;
 
+/// Files that may be open where it is started.
+const FILES: u64 = 200;
+
 /// A daemon that replays; it ends with this value.
 struct Replaying {
     child: Child,
@@ -22,8 +25,10 @@ struct Replaying {
 
 impl Replaying {
     fn start(folder: &Path, recording: &Path, words: &[&str]) -> Replaying {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_memscoped"));
+        let mut command = Command::new("sh");
         command
+            .args(["-c", &format!("ulimit -Sn {FILES}; exec \"$0\" \"$@\"")])
+            .arg(env!("CARGO_BIN_EXE_memscoped"))
             .arg("--replay")
             .arg(recording)
             .arg("--socket")
@@ -94,6 +99,19 @@ async fn a_recording_is_served_to_holders_of_certificates() {
     ];
     let mut daemon = Replaying::start(folder.path(), &recording, &words);
     let address = daemon.address();
+    // What a shell allows is too little for it.
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.child.id())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let now: u64 = files
+        .unwrap()
+        .split_whitespace()
+        .nth(3)
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(now > FILES, "{limits}");
     let issue = |units: &[&str]| clients.client("ops", units, Time::Now);
     let see = Client::new(address, &own, Some(&issue(&[])));
     assert_eq!(see.list().await.unwrap(), 1);

@@ -6,7 +6,10 @@ use crate::writer::{Format, Writer};
 use memscope_units::in_utc;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// What a tree's name and its `config.json` are made from, and the format of its dumps.
 #[derive(Clone, Debug)]
@@ -23,11 +26,13 @@ pub struct Settings {
 
 /// Writes `msmemscope_{pid}_{time}_ascend`: `config.json`, and for each device its `dump`. The time is UTC.
 ///
-/// Rows of no device (`N/A`) go to device 0, rows of the host to `device_cpu`. The dumps appear in
-/// [`Tree::finish`].
+/// Rows of no device (`N/A`) go to device 0, rows of the host to `device_cpu`. The folder has a hidden name until
+/// [`Tree::finish`], so that a tree is whole or not there, and one that was interrupted is not in the way of the next.
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
+    /// Where the tree is until it is whole. It is deleted when this is dropped.
+    work: TempDir,
     file: String,
     format: Format,
     dumps: BTreeMap<String, Writer>,
@@ -46,27 +51,26 @@ impl Tree {
             source,
         };
         std::fs::create_dir_all(output).map_err(|source| cannot(output, source))?;
-        std::fs::create_dir(&root).map_err(|source| match source.kind() {
-            std::io::ErrorKind::AlreadyExists => DumpError::Exists { path: root.clone() },
-            _ => cannot(&root, source),
-        })?;
+        absent(&root)?;
+        let work = tempfile::Builder::new()
+            .prefix(".msmemscope-")
+            // The umask decides, as of any folder.
+            .permissions(Permissions::from_mode(0o777))
+            .tempdir_in(output)
+            .map_err(|source| cannot(output, source))?;
         let mut config = crate::Attr::new().with("format", settings.format.extension());
         for (name, value) in &settings.config {
             config.set(name, value.as_str());
         }
-        let path = root.join("config.json");
+        let path = work.path().join("config.json");
         std::fs::write(&path, config.to_json() + "\n").map_err(|source| cannot(&path, source))?;
         Ok(Tree {
             root,
+            work,
             file: format!("memscope_dump_{stamp}.{}", settings.format.extension()),
             format: settings.format,
             dumps: BTreeMap::new(),
         })
-    }
-
-    /// Path of the tree's folder.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 
     /// Adds a row to its device's dump.
@@ -82,7 +86,7 @@ impl Tree {
         let writer = match self.dumps.entry(folder) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let folder = self.root.join(entry.key()).join("dump");
+                let folder = self.work.path().join(entry.key()).join("dump");
                 std::fs::create_dir_all(&folder).map_err(|source| DumpError::Write {
                     path: folder.clone(),
                     source,
@@ -93,14 +97,33 @@ impl Tree {
         writer.write(row)
     }
 
-    /// Moves all dumps to their places and returns the tree's folder.
+    /// Moves all dumps and the tree to their places and returns the tree's folder.
     ///
     /// # Errors
-    /// The errors of [`Writer::finish`].
+    /// The errors of [`Writer::finish`]; another tree came to the place meanwhile, or the folder cannot be moved.
     pub fn finish(self) -> Result<PathBuf, DumpError> {
         for writer in self.dumps.into_values() {
             writer.finish()?;
         }
+        absent(&self.root)?;
+        let work = self.work.keep();
+        std::fs::rename(&work, &self.root).map_err(|source| {
+            let _ = std::fs::remove_dir_all(&work);
+            DumpError::Write {
+                path: self.root.clone(),
+                source,
+            }
+        })?;
         Ok(self.root)
+    }
+}
+
+/// Fails if something is at a tree's place.
+fn absent(root: &Path) -> Result<(), DumpError> {
+    match root.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(DumpError::Exists {
+            path: root.to_owned(),
+        }),
     }
 }

@@ -107,11 +107,13 @@ impl ProcessCode {
         let is_first = self.read_at.replace(Instant::now()).is_none();
         let mapped = mapped::read(self.pid)?;
         let mut code = Vec::new();
-        for object in &mapped.objects {
-            if !object.is_executable() {
-                continue;
-            }
-            let (image, bias) = images.open(self.pid, object);
+        let mut files = 0;
+        for object in mapped.objects.iter().filter(|one| one.is_executable()) {
+            files += 1;
+            let (image, bias) = match files > images.most_of_process {
+                true => (None, 0),
+                false => images.open(self.pid, object),
+            };
             for mapping in object.mappings.iter().filter(|mapping| mapping.execute) {
                 code.push(Code {
                     start: mapping.start,
@@ -277,15 +279,38 @@ fn step_below(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u
     Some((piece.word(frame.wrapping_sub(8))?, frame, caller_bp))
 }
 
+/// Most files of code of one process that are kept open. Real processes have some hundred.
+pub const MOST_OF_PROCESS: usize = 4096;
+/// Most files of code that are kept open of all processes.
+pub const MOST_FILES: usize = 16_384;
+
 /// The files of code of all processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shared {
     images: Images,
     /// Room for the tables of all of them.
     room: Room,
+    most_of_process: usize,
+    most: usize,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared::of_at_most(MOST_OF_PROCESS, MOST_FILES)
+    }
 }
 
 impl Shared {
+    /// Keeps at most so many files open of one process and of all. In code of a further file, stacks end.
+    pub fn of_at_most(of_process: usize, of_all: usize) -> Shared {
+        Shared {
+            images: Images::default(),
+            room: Room::default(),
+            most_of_process: of_process,
+            most: of_all,
+        }
+    }
+
     /// Opens a mapped file, and finds its bias in this process. Without the file (`None`), the bias may be 0.
     fn open(&mut self, pid: u32, object: &mapped::MappedObject) -> (Option<Arc<Image>>, u64) {
         let opened = match object.open(pid) {
@@ -305,6 +330,10 @@ impl Shared {
         let facts = opened.bytes.file().facts();
         let changed = (facts.modified_s, facts.modified_ns);
         let key = ((object.device, object.inode), facts.size, changed);
+        if self.images.len() >= self.most && !self.images.contains_key(&key) {
+            tracing::debug!(path = object.display_path(), "too many files of code");
+            return (None, 0);
+        }
         let image = self.images.entry(key).or_insert_with(|| {
             match Image::beside(object.path.as_ref(), opened.bytes, self.room.clone()) {
                 Ok(image) => Some(Arc::new(image)),
@@ -317,12 +346,12 @@ impl Shared {
         (image.clone(), bias)
     }
 
-    /// Forgets the files that no [`ProcessCode`] uses any more.
+    /// Forgets the files that no [`ProcessCode`] uses any more, and those that could not be read as code.
     pub fn sweep(&mut self) {
         self.images.retain(|_, image| {
             image
                 .as_ref()
-                .is_none_or(|image| Arc::strong_count(image) > 1)
+                .is_some_and(|image| Arc::strong_count(image) > 1)
         });
     }
 

@@ -95,3 +95,34 @@ fn what_is_gone_is_told_although_the_mappings_were_read_in_between() {
     let gone = process.read_again(&mut shared).unwrap();
     assert!(gone.contains(&(at, at + length as u64)), "{gone:x?}");
 }
+
+#[test]
+fn of_a_process_with_too_many_files_the_first_ones_are_open() {
+    let library = library();
+    let length = length(&library);
+    let folder = tempfile::tempdir().unwrap();
+    let addresses: Vec<u64> = (0..8)
+        .map(|number| {
+            let path = folder.path().join(format!("{number}.so"));
+            std::fs::write(&path, &library).unwrap();
+            let at = reserved(length);
+            load(&path, at, length);
+            at
+        })
+        .collect();
+    let open = |shared: &mut Shared| {
+        let mut process = ProcessCode::new(std::process::id());
+        process.read(shared).unwrap();
+        // Every address is known, with the name of its file, also where the file is not open.
+        let places = addresses.iter();
+        let places = places.map(|at| process.place(*at, shared).unwrap());
+        places.filter(|(_, image, _)| image.is_some()).count()
+    };
+    assert_eq!(open(&mut Shared::default()), 8);
+    for mut shared in [Shared::of_at_most(3, 100), Shared::of_at_most(100, 3)] {
+        assert!(open(&mut shared) <= 3);
+        // Another process has room once this one is forgotten.
+        shared.sweep();
+        assert!(open(&mut shared) <= 3);
+    }
+}

@@ -76,7 +76,7 @@ impl Run for Steps {
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
-        let is_kempner = self.is_kempner();
+        let is_kempner = self.is_kempner() && !session.global.json;
         let question = v1::StepsRequest {
             pid: client.choose(self.process.pid()).await?,
             // The peak of a line depends on the one before it.
@@ -87,7 +87,7 @@ impl Run for Steps {
         let answer = client
             .ask(question, async |mut rpc, request| rpc.steps(request).await)
             .await?;
-        if is_kempner && !session.global.json {
+        if is_kempner {
             return self.kempner(&client, &answer).await;
         }
         if let Some(target) = self.snapshot(&client, answer.pid).await? {

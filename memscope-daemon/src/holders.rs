@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use memscope_heap::{Link, Origin, Reading, Wanted};
+use memscope_heap::{Link, Origin, Reading, Steps, Wanted, Ways};
 use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
 use memscope_memory::ProcessMemory;
 use memscope_proto::v1;
@@ -124,11 +124,12 @@ pub(crate) fn answer(reading: &Reading, blocks: &[Block], limit: u32) -> v1::Hol
     let mut rows: HashMap<(Origin, v1::HolderVia, String), Row<'_>> = HashMap::new();
     let mut held = v1::Amount::default();
     let mut garbage = v1::Amount::default();
+    let ways = Ways::new(reading);
     for one in &reading.held {
         let Some(size) = sizes.get(&one.block).copied() else {
             continue;
         };
-        let way = Way::new(reading, one.holder);
+        let way = Way::new(&ways, one.holder);
         add(&mut held, size);
         if one.origin == Origin::Garbage {
             add(&mut garbage, size);
@@ -137,7 +138,7 @@ pub(crate) fn answer(reading: &Reading, blocks: &[Block], limit: u32) -> v1::Hol
             .entry((one.origin, way.via, way.pattern.clone()))
             .or_default();
         add(&mut row.blocks, size);
-        if !way.steps.iter().all(|step| step.is_sure) {
+        if !way.is_sure {
             add(&mut row.unsure, size);
         }
         row.others += u64::from(one.others);
@@ -222,7 +223,7 @@ pub(crate) fn notes(reading: &Reading) -> Vec<v1::CoverageNote> {
     }
     if reading.uses_left_out > 0 {
         let text = format!(
-            "{} uses of blocks by modules and optimizers are not told, because there are too many",
+            "at least {} uses of blocks by modules and optimizers are not told, because there are too many",
             reading.uses_left_out
         );
         note("uses_left_out", text);
@@ -296,12 +297,17 @@ pub(crate) struct Way<'r> {
     /// The step with the container that has most elements.
     pub(crate) container: Option<usize>,
     pub(crate) via: v1::HolderVia,
+    /// Whether every step was the same when it was read for a second time.
+    pub(crate) is_sure: bool,
 }
 
 impl<'r> Way<'r> {
-    pub(crate) fn new(reading: &'r Reading, holder: u32) -> Way<'r> {
-        let steps = reading.way(holder);
-        let parts = reading.parts(&steps);
+    pub(crate) fn new(ways: &Ways<'r>, holder: u32) -> Way<'r> {
+        let Steps {
+            steps,
+            parts,
+            is_sure,
+        } = ways.to(holder);
         let mut pattern = String::new();
         let mut container: Option<usize> = None;
         let mut via = v1::HolderVia::Tensor;
@@ -324,6 +330,9 @@ impl<'r> Way<'r> {
                 _ => {}
             }
             if is_element {
+                if parts[at].starts_with('…') {
+                    pattern.push('…');
+                }
                 pattern.push_str("[*]");
                 let most = container.and_then(|at| steps[at].length).unwrap_or(0);
                 if container.is_none() || length > most {
@@ -339,6 +348,7 @@ impl<'r> Way<'r> {
             pattern,
             container,
             via,
+            is_sure,
         }
     }
 

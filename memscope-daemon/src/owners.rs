@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use memscope_heap::{Held, Link, Origin, Reading, Used};
+use memscope_heap::{Held, Link, Origin, Reading, Used, Ways};
 use memscope_ledger::report::{
     BesidePool, BlockState, Frame, FrameKind, SnapshotBlock, SnapshotReport, Stack,
 };
@@ -72,7 +72,7 @@ impl Rulebook {
 
     /// Whether Python's objects have to be read for these rules.
     pub(crate) fn needs_objects(&self) -> bool {
-        self.set.needs_objects() || self.first.as_ref().is_some_and(Rules::needs_objects)
+        self.set.needs_objects(self.first.as_ref())
     }
 
     fn decide(&self, known: Option<Use>, facts: &Facts<'_>) -> Decision {
@@ -376,8 +376,8 @@ struct Told<'r> {
 }
 
 impl<'r> Told<'r> {
-    fn new(reading: &'r Reading, held: &Held) -> Told<'r> {
-        let way = Way::new(reading, held.holder);
+    fn new(reading: &'r Reading, ways: &Ways<'r>, held: &Held) -> Told<'r> {
+        let way = Way::new(ways, held.holder);
         let name = |number: u32| {
             reading
                 .kinds
@@ -412,6 +412,7 @@ struct Sorter<'p> {
     rules: &'p Rulebook,
     uses: HashMap<u64, Vec<&'p Used>>,
     held: HashMap<u64, &'p Held>,
+    ways: Option<Ways<'p>>,
     /// The blocks that were there before the objects were read, each with its address, size and moment.
     known: HashSet<(u64, u64, u64)>,
     /// The ways of owners, by their places in the reading.
@@ -424,16 +425,17 @@ impl<'p> Sorter<'p> {
         let mut uses: HashMap<u64, Vec<&Used>> = HashMap::new();
         let mut held = HashMap::new();
         let mut owners = HashMap::new();
-        if let Some(reading) = picture.reading {
+        let ways = picture.reading.map(Ways::new);
+        if let Some((reading, ways)) = picture.reading.zip(ways.as_ref()) {
             for used in &reading.uses {
                 uses.entry(used.block).or_default().push(used);
                 if let Some(owner) = used.owner {
-                    owners.entry(owner).or_insert_with(|| reading.path(owner));
+                    owners.entry(owner).or_insert_with(|| ways.path(owner));
                 }
             }
             for module in &reading.modules {
                 let model = owners.entry(module.model);
-                model.or_insert_with(|| reading.path(module.model));
+                model.or_insert_with(|| ways.path(module.model));
             }
             held.extend(reading.held.iter().map(|held| (held.block, held)));
         }
@@ -447,6 +449,7 @@ impl<'p> Sorter<'p> {
             rules,
             uses,
             held,
+            ways,
             known: known.collect(),
             owners,
             places: HashMap::new(),
@@ -505,7 +508,8 @@ impl<'p> Sorter<'p> {
         let used = uses.iter().copied().min_by_key(|used| used.what);
         let told = reading
             .zip(self.held.get(&block.addr))
-            .map(|(reading, held)| Told::new(reading, held));
+            .zip(self.ways.as_ref())
+            .map(|((reading, held), ways)| Told::new(reading, ways, held));
         let frames = self.frames(block.stack);
         let facts = Facts {
             frames: &frames,
@@ -559,9 +563,7 @@ impl<'p> Sorter<'p> {
                 decision: Some(decision),
             };
         }
-        let is_sure = told
-            .as_ref()
-            .is_none_or(|told| told.way.steps.iter().all(|step| step.is_sure));
+        let is_sure = told.as_ref().is_none_or(|told| told.way.is_sure);
         let graph = facts.via == Some(memscope_owners::Via::Graph);
         let key = match (&told, reading) {
             // Of what the graph has saved, the line that made it says more than the tensor from which the graph hangs.
@@ -707,9 +709,10 @@ impl<'p> Sorter<'p> {
         }
         let is_known = self.known.contains(&identity(block));
         let reading = self.picture.reading.filter(|_| is_known);
-        match (reading, self.held.get(&block.addr)) {
-            (Some(reading), Some(held)) => {
-                let way = Way::new(reading, held.holder);
+        let ways = self.ways.as_ref().filter(|_| reading.is_some());
+        match (ways, self.held.get(&block.addr)) {
+            (Some(ways), Some(held)) => {
+                let way = Way::new(ways, held.holder);
                 why.push(format!("it is held by {}", way.pattern));
                 if !put.key.model.is_empty() {
                     why.push(made_in(&put.key));

@@ -770,3 +770,44 @@ fn each_tensor_of_training_libraries_is_named_as_they_name_it() {
     let answer = daemon.json(&["owners", "--pid", &program.pid_text()]);
     named_as_pytorch_names_it(&answer, &told);
 }
+
+/// Answers are bounded whatever a program keeps: of a long way the beginning and the end are told, and of uses as many as have room.
+#[test]
+fn what_is_deep_and_what_is_much_is_answered() {
+    let daemon = Daemon::start();
+    let (program, told) = start(&daemon, "deep.py");
+    let holders = daemon.json(&["holders", "--pid", &program.pid_text(), "--limit", "0"]);
+    let rows = holders["holders"].as_array().unwrap();
+    let blocks = |of: &dyn Fn(&str) -> bool| -> u64 {
+        let rows = rows.iter().filter(|row| of(row["path"].as_str().unwrap()));
+        rows.map(|row| row["blocks"]["count"].as_u64().unwrap())
+            .sum()
+    };
+    let of_list = |path: &str| path.starts_with("__main__.head.");
+    assert_eq!(blocks(&of_list), told["list"].as_u64().unwrap());
+    // Those that are further away than a way is told are one row.
+    let deep = rows
+        .iter()
+        .filter(|row| of_list(row["path"].as_str().unwrap()));
+    let deep: Vec<&Value> = deep
+        .filter(|row| row["path"].as_str().unwrap().contains('…'))
+        .collect();
+    assert_eq!(deep.len(), 1, "{deep:#?}");
+    assert!(deep[0]["blocks"]["count"].as_u64().unwrap() > 1_000);
+    let of_graph = |path: &str| path.starts_with("__main__.hidden.grad_fn");
+    let graph = told["graph"].as_u64().unwrap();
+    assert!((graph - 2..=graph + 1).contains(&blocks(&of_graph)));
+    let longest = rows.iter().map(|row| row["way"].as_array().unwrap().len());
+    assert!(longest.max().unwrap() <= 256);
+    // The names of all uses would take more bytes than an answer of a reader may have.
+    let owners = daemon.json(&["owners", "--pid", &program.pid_text()]);
+    let notes = owners["coverage"].as_array().unwrap();
+    let codes: Vec<&str> = notes
+        .iter()
+        .map(|note| note["code"].as_str().unwrap())
+        .collect();
+    assert!(codes.contains(&"uses_left_out"), "{codes:?}");
+    assert!(!codes.contains(&"objects_not_read"), "{codes:?}");
+    let (count, _) = category(&owners, "weights");
+    assert!(count > 10_000, "{count}");
+}

@@ -28,6 +28,7 @@ mod telling;
 mod torch;
 mod types;
 mod uses;
+mod ways;
 
 pub use answer::{Held, Holder, Link, Origin, Reading, Wanted};
 pub use answer::{Module, Use, Used};
@@ -35,5 +36,5 @@ pub use error::HeapError;
 pub use graph::MOST_OBJECTS;
 pub use pages::MOST_READ;
 pub use reading::read;
-pub use telling::MOST_HOLDERS;
-pub use telling::MOST_USES;
+pub use telling::{MOST_BYTES, MOST_HELD, MOST_HOLDERS, MOST_USES};
+pub use ways::{MOST_STEPS, Steps, Ways};

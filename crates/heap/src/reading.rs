@@ -11,7 +11,7 @@ use crate::heap::Heap;
 use crate::modules;
 use crate::objects::{Found, Label, What};
 use crate::pages::ByAddress;
-use crate::telling::Telling;
+use crate::telling::{MOST_HELD, Telling};
 use crate::uses::{Made, Place, Users, Uses};
 
 /// How often more than twice it is looked at what is used for what, if that changes meanwhile.
@@ -64,6 +64,7 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
         .map_err(threads)?;
     let again = again.into_iter().map(|(seed, _)| (seed.label, seed.target));
     let sure = answer.look_again(&mut heap, &again.collect());
+    let left_out = uses.left_out;
     let (mut made, mut second) = (uses.made, users.read(&mut heap, &blocks));
     let mut same: HashSet<Made> = second.made.iter().cloned().collect();
     for _ in 0..LOOKS {
@@ -80,6 +81,7 @@ pub fn read<M: Memory + ?Sized>(memory: &M, wanted: &Wanted) -> Result<Reading, 
     // The graph may have changed in between, as a backward pass does it.
     same_modules.retain(|block, place| modules.get(block) == Some(place));
     let mut reading = answer.tell(&mut heap, &sure, made, &same, &same_modules);
+    reading.uses_left_out += left_out;
     reading.bytes = heap.pages.read;
     reading.knows_tensors = heap.knows_tensors();
     reading.knows_graphs = heap.knows_graphs();
@@ -267,7 +269,9 @@ impl<'g> Answer<'g> {
         }
         telling.uses(heap, uses, same);
         for way in &self.ways {
-            let Some(holder) = telling.way_or_alike(heap, way.vertex) else {
+            let has_room = telling.reading.held.len() < MOST_HELD;
+            let told = has_room.then(|| telling.way_or_alike(heap, way.vertex));
+            let Some(holder) = told.flatten() else {
                 telling.reading.left_out += 1;
                 continue;
             };

@@ -21,6 +21,13 @@ const STEPS: usize = 4;
 
 /// Most uses in an answer. [`Reading::uses_left_out`] counts those beyond.
 pub const MOST_USES: usize = 150_000;
+/// Most bytes that the holders of an answer have, with the names of types and modules, and as many that its uses have. Names of modules and
+/// attributes may be long. What is beyond counts as beyond the most holders or uses.
+pub const MOST_BYTES: usize = 12 << 20;
+/// Most held blocks in an answer. [`Reading::left_out`] counts those beyond.
+pub const MOST_HELD: usize = 700_000;
+/// Bytes that numbers of a holder, a use or a module take beside its texts.
+const NUMBERS: usize = 32;
 
 /// How a vertex is held: the container, and the kinds and references between it and the vertex, each with whether it is sure. The reference to
 /// the element itself is `None`.
@@ -37,6 +44,8 @@ pub(crate) struct Telling<'t> {
     /// The holders that stand for others, by how they are held.
     alike: HashMap<Alike, u32>,
     modules: HashMap<Place, u32>,
+    /// Bytes for which there still is room.
+    room: usize,
     pub reading: Reading,
 }
 
@@ -51,6 +60,7 @@ impl<'t> Telling<'t> {
             kinds: HashMap::new(),
             alike: HashMap::new(),
             modules: HashMap::new(),
+            room: MOST_BYTES,
             reading: Reading {
                 objects: graph.vertices.len() as u64,
                 tensors: tensors.count() as u64,
@@ -117,7 +127,7 @@ impl<'t> Telling<'t> {
             missing.push(number);
             number = self.names.vertex(number).parent;
         }
-        if self.reading.holders.len() + missing.len() > MOST_HOLDERS {
+        if self.reading.holders.len() + missing.len() > MOST_HOLDERS || self.room == 0 {
             return None;
         }
         while let Some(number) = missing.pop() {
@@ -136,6 +146,7 @@ impl<'t> Telling<'t> {
                 length,
                 is_sure: self.sure.contains(&number),
             };
+            self.room = self.room.saturating_sub(NUMBERS + length_of(&holder.link));
             self.told.insert(number, self.reading.holders.len() as u32);
             self.reading.holders.push(holder);
         }
@@ -147,6 +158,7 @@ impl<'t> Telling<'t> {
         let name = self.names.name_of_kind(heap, vertex);
         let next = self.kinds.len() as u32;
         *self.kinds.entry(name.clone()).or_insert_with(|| {
+            self.room = self.room.saturating_sub(name.len());
             self.reading.kinds.push(name.into());
             next
         })
@@ -158,6 +170,7 @@ impl<'t> Telling<'t> {
             return Some(*known);
         }
         let model = self.told.get(&place.owner).copied()?;
+        self.room = self.room.checked_sub(NUMBERS + place.module.len())?;
         let number = self.reading.modules.len() as u32;
         self.reading.modules.push(Module {
             model,
@@ -174,8 +187,13 @@ impl<'t> Telling<'t> {
         uses: Vec<Made>,
         same: &HashSet<Made>,
     ) {
-        self.reading.uses_left_out = uses.len().saturating_sub(MOST_USES) as u64;
-        for made in uses.into_iter().take(MOST_USES) {
+        let mut room = MOST_BYTES;
+        for made in uses {
+            let Some(left) = room.checked_sub(NUMBERS + made.name.len() + made.key.len()) else {
+                self.reading.uses_left_out += 1;
+                continue;
+            };
+            room = left;
             let is_sure = same.contains(&made);
             let class = self.kind(heap, self.names.vertex(made.direct));
             self.reading.uses.push(Used {
@@ -341,6 +359,21 @@ impl<'g> Names<'g> {
             .map(|reference| reference.target)
             .find(|target| heap.is_code(*target))?;
         heap.name_of_free(code, u64::from(index), count)
+    }
+}
+
+/// Bytes of the texts of a link.
+fn length_of(link: &Link) -> usize {
+    match link {
+        Link::Module { name, file } => name.len() + file.len(),
+        Link::Local {
+            name,
+            function,
+            file,
+            ..
+        } => name.len() + function.len() + file.len(),
+        Link::Attribute(text) | Link::Variable(text) | Link::Key { shown: text, .. } => text.len(),
+        _ => 0,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::heap::Heap;
 use crate::objects::{Found, Label};
 use crate::pages::ByAddress;
 use crate::shapes::{Kind, Part};
+use crate::telling::MOST_USES;
 
 /// How deep tensors in tensors, and containers in the state of an optimizer, are looked at.
 const DEEPEST: u32 = 5;
@@ -83,6 +84,9 @@ impl Place {
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     pub made: Vec<Made>,
+    /// Number of uses that were met when there were [`MOST_USES`] already. A container in the state of an optimizer that was not
+    /// looked into for that reason counts as one.
+    pub left_out: u64,
     /// The modules that have parameters, by the addresses of these tensors in PyTorch's own memory. If several have one, what they have in
     /// common; `None` if that is nothing.
     pub of_tensors: ByAddress<Option<Place>>,
@@ -582,22 +586,36 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
             let Some(name) = self.names.get(&parameter).cloned() else {
                 continue;
             };
-            self.state(number, &name, entry.target, String::new(), 0);
+            let mut met = HashSet::new();
+            self.state(number, &name, entry.target, String::new(), 0, &mut met);
         }
     }
 
-    /// Looks for tensors in what an optimizer keeps for a parameter.
-    fn state(&mut self, optimizer: u32, name: &str, object: u64, key: String, depth: u32) {
-        if depth > DEEPEST {
-            return;
-        }
+    /// Looks for tensors in what an optimizer keeps for a parameter. `met` are the containers that are looked into: one that lies in
+    /// several others is looked into once, and none in itself.
+    fn state(
+        &mut self,
+        optimizer: u32,
+        name: &str,
+        object: u64,
+        key: String,
+        depth: u32,
+        met: &mut HashSet<u64>,
+    ) {
         match self.kind(object) {
             Some(Kind::Tensor) => {
                 for block in self.blocks_of(object) {
                     self.push(block, Use::OptimizerState, optimizer, optimizer, name, &key);
                 }
             }
-            Some(Kind::Dict | Kind::List | Kind::Tuple) => {
+            Some(Kind::Dict | Kind::List | Kind::Tuple)
+                if depth < DEEPEST && met.insert(object) =>
+            {
+                // An optimizer may keep all its parameters for each of them.
+                if self.uses.made.len() >= MOST_USES {
+                    self.uses.left_out += 1;
+                    return;
+                }
                 for reference in self.found(object) {
                     let shown = match reference.label {
                         Label::Key(of) => match self.heap.key(of) {
@@ -607,7 +625,7 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
                         Label::Index(index) => format!("{key}[{index}]"),
                         _ => continue,
                     };
-                    self.state(optimizer, name, reference.target, shown, depth + 1);
+                    self.state(optimizer, name, reference.target, shown, depth + 1, met);
                 }
             }
             _ => {}
@@ -615,6 +633,10 @@ impl<M: Memory + ?Sized> Reading<'_, '_, M> {
     }
 
     fn push(&mut self, block: u64, what: Use, owner: u32, direct: u32, name: &str, key: &str) {
+        if self.uses.made.len() >= MOST_USES {
+            self.uses.left_out += 1;
+            return;
+        }
         self.uses.made.push(Made {
             block,
             what,

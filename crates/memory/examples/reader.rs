@@ -19,6 +19,14 @@ const SUM: Work = Work {
     },
 };
 
+/// Never comes to an end.
+const FOR_EVER: Work = Work {
+    number: 9,
+    run: |_, _, _| loop {
+        std::hint::spin_loop();
+    },
+};
+
 fn main() -> std::process::ExitCode {
-    memscope_memory::reader::serve(&[SUM])
+    memscope_memory::reader::serve(&[SUM, FOR_EVER])
 }

@@ -186,6 +186,18 @@ fn the_same_bytes_and_nobody_hangs() {
     assert_eq!((sum, asked), (6u64.to_ne_bytes().to_vec(), vec![1, 3, 6]));
     let refuses = &mut |_: &[u8]| Err(ErrorKind::PermissionDenied.into());
     assert!(own.work(&work(7), &told, long, refuses).is_err());
+    // What takes longer than it may is ended, and its process is no worse for it.
+    let longest = Patience {
+        whole: Duration::from_millis(10_100),
+        ..patience
+    };
+    let before = reader::given_up();
+    let nothing = &mut |_: &[u8]| Ok(Vec::new());
+    let late = own.work(&work(9), &told, longest, nothing).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::TimedOut);
+    assert!(late.to_string().contains("took longer than 10 s"), "{late}");
+    assert_eq!(reader::given_up(), before);
+    assert_eq!(done(7, &[at + 80]).unwrap(), 10u64.to_ne_bytes());
     let too_much = done(7, &vec![at; 1 << 22]).unwrap_err();
     assert_eq!(too_much.kind(), ErrorKind::FileTooLarge);
 

@@ -85,9 +85,9 @@ struct Written {
     name: String,
     #[serde(default)]
     order: Order,
-    /// Whether objects that say what a block is for are believed before all rules.
-    #[serde(default = "yes")]
-    objects: bool,
+    /// Whether objects that say what a block is for are believed before all rules. They are where no set says otherwise.
+    #[serde(default)]
+    objects: Option<bool>,
     /// Names of categories that objects give.
     #[serde(default)]
     names: BTreeMap<Use, String>,
@@ -102,10 +102,6 @@ struct Written {
     with_labels: bool,
     #[serde(default, rename = "rule")]
     rules: Vec<WrittenRule>,
-}
-
-const fn yes() -> bool {
-    true
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,7 +146,7 @@ struct Rule {
 pub struct Rules {
     name: String,
     order: Order,
-    objects: bool,
+    objects: Option<bool>,
     names: BTreeMap<Use, String>,
     otherwise: Option<String>,
     without_stack: Option<String>,
@@ -239,23 +235,31 @@ impl Rules {
         })
     }
 
-    /// Whether anything depends on what objects say or hold.
+    /// Whether anything depends on what objects say or hold. `first` are the rules that are tried before these.
     #[must_use]
-    pub fn needs_objects(&self) -> bool {
+    pub fn needs_objects(&self, first: Option<&Rules>) -> bool {
         let by_holder = |rule: &Rule| {
             rule.holder.is_some()
                 || rule.kind.is_some()
                 || rule.via.is_some()
                 || rule.origin.is_some()
         };
-        self.objects || self.rules.iter().any(by_holder)
+        let of_first = first.map_or(&[][..], |first| &first.rules);
+        self.believes_objects(first) || of_first.iter().chain(&self.rules).any(by_holder)
     }
 
-    /// What a block is for. `first` are the rules that are tried before these, and `known` is what the block's object says.
+    /// Whether objects are believed before all rules.
+    fn believes_objects(&self, first: Option<&Rules>) -> bool {
+        let of_first = first.and_then(|first| first.objects);
+        of_first.or(self.objects).unwrap_or(true)
+    }
+
+    /// What a block is for. `first` are the rules that are tried before these, and `known` is what the block's object says. What
+    /// `first` says beside its rules counts before what this set says of the same.
     #[must_use]
     pub fn decide(&self, first: Option<&Rules>, known: Option<Use>, facts: &Facts<'_>) -> Decision {
         let mut decision = self.decide_without_labels(first, known, facts);
-        if self.with_labels {
+        if self.with_labels || first.is_some_and(|first| first.with_labels) {
             for label in facts.labels {
                 decision.category.push('@');
                 decision.category.push_str(label);
@@ -270,7 +274,7 @@ impl Rules {
         known: Option<Use>,
         facts: &Facts<'_>,
     ) -> Decision {
-        if let Some(known) = known.filter(|_| self.objects) {
+        if let Some(known) = known.filter(|_| self.believes_objects(first)) {
             let named = |set: &Rules| set.names.get(&known).cloned();
             let category = first.and_then(named).or_else(|| named(self));
             return Decision {
@@ -282,11 +286,11 @@ impl Rules {
             .and_then(|first| first.by_rule(facts))
             .or_else(|| self.by_rule(facts));
         by_rule.unwrap_or_else(|| {
-            let without = self
-                .without_stack
-                .as_ref()
-                .filter(|_| facts.frames.is_empty());
-            let category = without.or(self.otherwise.as_ref());
+            let said =
+                |what: fn(&Rules) -> Option<&String>| first.and_then(what).or_else(|| what(self));
+            let without =
+                said(|set| set.without_stack.as_ref()).filter(|_| facts.frames.is_empty());
+            let category = without.or_else(|| said(|set| set.otherwise.as_ref()));
             Decision {
                 category: category.map_or(NOT_NAMED, String::as_str).to_owned(),
                 reason: Reason::NoRule,
@@ -319,10 +323,15 @@ impl Rules {
                     .filter(|(_, rule)| rule.frames == Which::Each)
                     .find(|(_, rule)| rule.is_true(&alone).is_some());
                 if let Some((number, rule)) = found {
-                    return Some(decision(number, rule, Some(at)));
+                    let frame = rule.looks_at_frames().then_some(at);
+                    return Some(decision(number, rule, frame));
                 }
             }
-            return None;
+            // Without a stack, the rules that look at no frame are tried all the same.
+            let found = numbered()
+                .filter(|(_, rule)| facts.frames.is_empty() && !rule.looks_at_frames())
+                .find(|(_, rule)| rule.is_true(facts).is_some());
+            return found.map(|(number, rule)| decision(number, rule, None));
         }
         numbered().find_map(|(number, rule)| Some(decision(number, rule, rule.is_true(facts)?)))
     }

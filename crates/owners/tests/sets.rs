@@ -136,7 +136,7 @@ proptest! {
             let facts = Facts { holder: "__main__.model.weight", via: Some(Via::Graph), ..facts(&frames) };
             let decision = set.decide(None, Some(Use::Weights), &facts);
             prop_assert_eq!(&decision.category, plain, "{} of {:?}", name, &frames);
-            prop_assert!(!set.needs_objects());
+            prop_assert!(!set.needs_objects(None));
         }
     }
 
@@ -178,6 +178,66 @@ fn objects_are_believed_before_rules_and_rules_of_ones_own_before_the_set() {
         }
     );
     assert_eq!(set.decide(None, None, &held).category, "program");
+}
+
+#[test]
+fn what_ones_own_rules_say_beside_their_rules_counts() {
+    let set = Rules::named("memscope").unwrap();
+    let own = Rules::parse(
+        "version = 1\nname = 'mine'\notherwise = 'mine'\nwithout_stack = 'early'\nobjects = false\nwith_labels = true\n[[rule]]\ncategory = 'none'\nlabel = '^none$'\n",
+    )
+    .unwrap();
+    let here = [Frame {
+        function: "f",
+        file: "f.py",
+    }];
+    let stack = Facts {
+        labels: &["kv"],
+        origin: Origin::Unknown,
+        ..facts(&here)
+    };
+    let decide = |known, facts: &Facts<'_>| set.decide(Some(&own), known, facts).category;
+    assert_eq!(decide(Some(Use::Weights), &stack), "mine@kv");
+    let none = Facts {
+        frames: &[],
+        ..stack
+    };
+    assert_eq!(decide(None, &none), "early@kv");
+    // memscope's own set has rules that look at objects, so they are read all the same.
+    assert!(set.needs_objects(Some(&own)));
+    let by_stacks = Rules::named("torchtitan").unwrap();
+    assert!(!by_stacks.needs_objects(Some(&own)));
+    let believes = Rules::parse("version = 1\nname = 'mine'\nobjects = true\n").unwrap();
+    assert!(by_stacks.needs_objects(Some(&believes)));
+}
+
+/// In the order of frames, a rule that looks at no frame is true where there is none, and names none.
+#[test]
+fn rules_without_frames_are_tried_without_a_stack() {
+    let set = Rules::parse(
+        "version = 1\nname = 'mine'\norder = 'frames'\n[[rule]]\ncategory = 'f'\nfunction = '^f$'\n[[rule]]\ncategory = 'graphs'\nprivate_pool = true\n",
+    )
+    .unwrap();
+    let here = [Frame {
+        function: "g",
+        file: "g.py",
+    }];
+    for frames in [&[][..], &here[..]] {
+        let facts = Facts {
+            is_in_private_pool: true,
+            ..facts(frames)
+        };
+        let decision = set.decide(None, None, &facts);
+        assert_eq!(decision.category, "graphs", "{frames:?}");
+        assert!(matches!(
+            decision.reason,
+            Reason::Rule {
+                number: 2,
+                frame: None,
+                ..
+            }
+        ));
+    }
 }
 
 #[test]

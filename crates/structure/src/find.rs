@@ -305,14 +305,31 @@ fn stats(bytes: &[u8], end: usize, sums: &Sums) -> Result<StatsLayout, Miss> {
     if sums.allocation[0] == 0 {
         return stats_at_rest(bytes, end, sums).ok_or(Miss::NothingYet("no block is allocated"));
     }
+    let allocation = next(sums.allocation, "allocation")?;
+    let segment = next(sums.segment, "segment")?;
+    let active = next(sums.active, "active")?;
+    let allocated_bytes = next(sums.allocated_bytes, "allocated_bytes")?;
+    let reserved_bytes = next(sums.reserved_bytes, "reserved_bytes")?;
+    let active_bytes = next(sums.active_bytes, "active_bytes")?;
+    // Between these and the requested bytes are those of the free rests of blocks that were split. They may equal the sum
+    // of the requested ones: one tensor of 1 MiB leaves a rest of 1 MiB.
+    let requested = active_bytes as usize + 2 * STAT_ARRAY;
+    if requested > end.saturating_sub(STAT_ARRAY)
+        || shape::stat_array(bytes, requested) != Some(sums.requested_bytes)
+    {
+        return Err(Miss::NotFound(format!(
+            "requested_bytes: the sums {:?} are not behind those of active_bytes",
+            sums.requested_bytes
+        )));
+    }
     Ok(StatsLayout {
-        allocation: next(sums.allocation, "allocation")?,
-        segment: next(sums.segment, "segment")?,
-        active: next(sums.active, "active")?,
-        allocated_bytes: next(sums.allocated_bytes, "allocated_bytes")?,
-        reserved_bytes: next(sums.reserved_bytes, "reserved_bytes")?,
-        active_bytes: next(sums.active_bytes, "active_bytes")?,
-        requested_bytes: next(sums.requested_bytes, "requested_bytes")?,
+        allocation,
+        segment,
+        active,
+        allocated_bytes,
+        reserved_bytes,
+        active_bytes,
+        requested_bytes: requested as u32,
     })
 }
 

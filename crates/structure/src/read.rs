@@ -80,6 +80,9 @@ pub struct Reader {
     /// Needed places and their lengths, by device allocator.
     known: HashMap<u64, HashMap<u64, usize>>,
     attempts: u32,
+    /// The allocator whose last pictures did not fit although nothing changed, and their number. They are counted across
+    /// calls, since a caller may allow one attempt at a time.
+    contradictions: (u64, u32),
     bytes_read: u64,
 }
 
@@ -98,6 +101,7 @@ impl Reader {
             layout,
             known: HashMap::default(),
             attempts: 0,
+            contradictions: (0, 0),
             bytes_read: 0,
         })
     }
@@ -184,25 +188,31 @@ impl Reader {
         attempts: u32,
     ) -> Result<DeviceReading, StructureError> {
         let mut last = "no attempt was allowed".to_owned();
-        let mut contradictions = 0;
+        if self.contradictions.0 != object {
+            self.contradictions = (object, 0);
+        }
         for _ in 0..attempts {
             let taken = self.take(memory, object)?;
             let refused = match taken {
                 Taken::Changed(why) => {
                     last = why;
-                    contradictions = 0;
+                    self.contradictions.1 = 0;
                     continue;
                 }
                 Taken::Still {
                     flaw: Some(why), ..
                 } => why,
                 Taken::Still { bytes, state, .. } => match self.prove(&bytes, &state) {
-                    Ok(segments) => return Ok(self.reading(device, object, &bytes, segments)),
+                    Ok(segments) => {
+                        self.contradictions.1 = 0;
+                        return Ok(self.reading(device, object, &bytes, segments));
+                    }
                     Err(why) => why,
                 },
             };
-            contradictions += 1;
-            if contradictions >= CONTRADICTIONS {
+            self.contradictions.1 += 1;
+            if self.contradictions.1 >= CONTRADICTIONS {
+                self.contradictions.1 = 0;
                 return Err(StructureError::Contradicted { what: refused });
             }
             last = refused;

@@ -5,7 +5,7 @@
 mod synthetic;
 
 use memscope_structure::{
-    BlockState, DeviceReading, Layout, StructureError, find_in_device, find_layout, read,
+    BlockState, DeviceReading, Layout, Reader, StructureError, find_in_device, find_layout, read,
 };
 use proptest::prelude::*;
 use synthetic::{Kind, NEW, OLD, SLOT, Segment, Shape, Synthetic, expected, process, rows, sample};
@@ -91,6 +91,44 @@ fn the_layout_is_found_where_no_block_has_a_neighbour() {
             }
         }
     }
+}
+
+/// One tensor of 1 MiB: the free rest of its segment has as many bytes as were requested, and PyTorch's sum of such rests
+/// stands before that of the requested bytes.
+#[test]
+fn the_free_rest_is_not_taken_for_the_requested_bytes() {
+    const HALF: u64 = 1 << 20;
+    let segment = Segment {
+        addr: 0x7f00_0000_0000,
+        stream: 0,
+        small: true,
+        pool: None,
+        blocks: vec![(HALF, HALF, Kind::Allocated), (HALF, 0, Kind::Inactive)],
+    };
+    for shape in [OLD, NEW] {
+        let memory = process(&shape, &[vec![segment.clone()]]);
+        let layout = find_layout(&memory, SLOT).unwrap();
+        let stats = layout.stats;
+        assert_eq!(stats.requested_bytes, stats.active_bytes + 192, "{shape:?}");
+        let (memory, _) = one(&shape);
+        let reading = read(&memory, SLOT, &layout, 1).unwrap();
+        assert_eq!(rows(&reading.devices[0]), expected(&sample()));
+    }
+}
+
+/// A caller that allows one attempt at a time is told, too, that the layout is wrong.
+#[test]
+fn contradictions_are_counted_across_calls() {
+    let (memory, layout) = one(&NEW);
+    let mut wrong = layout.clone();
+    wrong.stats.requested_bytes -= 96;
+    let mut reader = Reader::new(wrong).unwrap();
+    let object = reader.devices(&memory, SLOT).unwrap()[0];
+    let refused: Vec<bool> = (0..4)
+        .map(|_| reader.read_device(&memory, object, 0, 1).unwrap_err())
+        .map(|error| matches!(error, StructureError::Contradicted { .. }))
+        .collect();
+    assert_eq!(refused, [false, false, false, true]);
 }
 
 /// A process that has given everything back, so that only its cache is left.

@@ -125,6 +125,8 @@ enum Lost {
     Broken(io::Error),
     /// It does not come back, and was waited for so long.
     Hangs(Duration),
+    /// It works, but longer than it may.
+    TooLong,
 }
 
 impl Readers {
@@ -271,6 +273,10 @@ impl Readers {
                 process.add(now, time, OF_PROCESS);
                 Err(owner.is_left_alone())
             }
+            Err(Lost::TooLong) => {
+                reader.end(user);
+                Err(owner.took_too_long(patience.whole))
+            }
         };
         drop(state);
         self.returned.notify_all();
@@ -384,12 +390,26 @@ impl State {
 }
 
 impl Owner {
-    /// What a read fails with that is given up.
-    fn is_left_alone(self) -> io::Error {
-        let whose = match self.pid {
+    fn whose(self) -> String {
+        match self.pid {
             0 => "a file of this machine".to_owned(),
             pid => format!("memory or a file of process {pid}"),
-        };
+        }
+    }
+
+    /// What work fails with that would take longer than it may.
+    fn took_too_long(self, whole: Duration) -> io::Error {
+        let text = format!(
+            "reading {} took longer than {} s, and was ended",
+            self.whose(),
+            whole.as_secs()
+        );
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    }
+
+    /// What a read fails with that is given up.
+    fn is_left_alone(self) -> io::Error {
+        let whose = self.whose();
         let text = format!(
             "{whose} was not delivered to who read it (a file system that does not answer?); it is tried again later"
         );
@@ -439,8 +459,13 @@ impl Reader {
             if stood_still >= patience.still {
                 return Err(Lost::Hangs(stood_still));
             }
+            // Whoever asks for what is short waits for it, so that a process for which it takes long is left alone. What may take long
+            // has places of its own.
             if began.elapsed() > patience.whole {
-                return Err(Lost::Hangs(patience.whole.min(LONGEST)));
+                return Err(match patience.whole > LONGEST {
+                    true => Lost::TooLong,
+                    false => Lost::Hangs(patience.whole),
+                });
             }
         }
     }

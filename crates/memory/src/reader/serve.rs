@@ -13,7 +13,7 @@ use super::confine;
 use super::wire::{self, Answer, Question};
 use crate::gather::gather;
 use crate::part::Part;
-use crate::place::{self, MOST_BYTES};
+use crate::place;
 use crate::process::{ProcessMemory, Work};
 
 /// Answers questions at standard input, which is a socket, until the other side closes it. `works` are all works that may be asked for.
@@ -62,7 +62,7 @@ fn read(
             let work = work.ok_or_else(wire::malformed)?;
             let memory = ProcessMemory::of_file(*pid, File::from(about?));
             let bytes = (work.run)(&memory, told, &mut |bytes| wire::ask_back(socket, bytes))?;
-            if bytes.len() as u64 > MOST_BYTES {
+            if bytes.len() as u64 > question.most() {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
             bytes

@@ -25,6 +25,8 @@ pub(crate) const MOST_RANGES: usize = 1024;
 const MOST_PATH: usize = 4096;
 /// Most bytes of what a work is told. The addresses of a million blocks fit.
 pub(crate) const MOST_TOLD: usize = MOST_BYTES as usize;
+/// Most bytes of what a work answers: what is told of the objects of a process with a million blocks fits.
+pub(crate) const MOST_ANSWERED: u64 = 48 << 20;
 
 /// What is asked.
 #[derive(Debug)]
@@ -118,7 +120,8 @@ impl Question {
             Question::Memory { ranges, .. } => sum(ranges),
             Question::File(range) => range.len,
             Question::Open { .. } => size_of::<FileFacts>() as u64,
-            Question::Whole(_) | Question::Work { .. } => MOST_BYTES,
+            Question::Whole(_) => MOST_BYTES,
+            Question::Work { .. } => MOST_ANSWERED,
         }
     }
 }
@@ -202,7 +205,7 @@ pub(crate) fn asked(socket: &mut UnixStream) -> io::Result<Option<(Question, Opt
         (WHOLE, []) => Question::Whole(path(text)),
         _ => return Err(malformed()),
     };
-    if question.most() > MOST_BYTES {
+    if question.most() > MOST_BYTES && !matches!(question, Question::Work { .. }) {
         return Err(malformed());
     }
     Ok(Some((question, about)))

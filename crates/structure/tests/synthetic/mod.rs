@@ -242,7 +242,7 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
         pools.push((owner + 24, false, *owner));
         pools.push((owner + 24 + pool_len, true, *owner));
     }
-    let mut stats = [[0u64; 3]; 7];
+    let mut stats = [[0u64; 3]; 9];
     let mut live = Vec::new();
     let mut free: Vec<(u64, u64, bool)> = Vec::new();
     let ptr = 72 + 8 * shape.extra;
@@ -292,6 +292,10 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
             if mapped {
                 add(4, *size);
             }
+            if *kind == Kind::Inactive && segment.blocks.len() > 1 {
+                add(7, 1);
+                add(8, *size);
+            }
             if allocated || *kind == Kind::Pending {
                 add(2, 1);
                 add(5, *size);
@@ -324,9 +328,9 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
     if !listed.is_empty() {
         memory.table(object + active + shape.private, &listed);
     }
-    // In PyTorch's order, with statistics between them that are not read (0: inactive splits).
+    // The last two are the free rests of blocks that were split, which are not read: their number and their bytes.
     let gap = 8 * shape.gap;
-    let places = [40, 136, 232, 424, 520, 616 + gap, 808 + gap];
+    let places = [40, 136, 232, 424, 520, 616 + gap, 808 + gap, 328, 712 + gap];
     for (at, values) in places.into_iter().zip(stats) {
         for (i, value) in values.into_iter().enumerate() {
             let stat = object + at + 32 * i as u64;

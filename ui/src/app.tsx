@@ -157,7 +157,7 @@ function Chosen(): JSX.Element {
             {process.node ? `${process.node} · ` : ""}
             {process.comm} {process.pid}
             {process.workload?.rank != null ? ` · rank ${process.workload.rank}` : ""}
-            {process.state === "attached" ? "" : ` · ${process.state}`}
+            {process.state === "attached" ? "" : ` · ${process.state.replaceAll("_", " ")}`}
           </option>
         ))}
       </select>

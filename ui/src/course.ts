@@ -45,6 +45,8 @@ export class Known {
   /** Into how many intervals the whole course is cut. */
   private coarse = 0;
   private asked = new Map<string, AbortController>();
+  /** What happens while the course of the whole is on its way may be missing in it, so it is asked for once more behind it. */
+  private again = false;
 
   constructor(
     readonly id: number,
@@ -54,7 +56,11 @@ export class Known {
   ) {}
 
   async overview(): Promise<void> {
-    if (this.asked.has("all")) return;
+    if (this.asked.has("all")) {
+      this.again = true;
+      return;
+    }
+    this.again = false;
     const controller = new AbortController();
     this.asked.set("all", controller);
     try {
@@ -78,6 +84,7 @@ export class Known {
       if (!controller.signal.aborted) this.failed(error as Error);
     } finally {
       this.asked.delete("all");
+      if (this.again && !controller.signal.aborted) void this.overview();
     }
   }
 

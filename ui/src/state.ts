@@ -3,15 +3,17 @@
 import { batch, computed, effect, signal } from "@preact/signals";
 import { Refused, about as askAbout, ask } from "./ask.ts";
 import { FIRST, type View, read, write } from "./hash.ts";
-import type { About, DevicesAnswer, ListAnswer, Maybe, NodeReply, Process } from "./types.ts";
-import { type Int } from "./units.ts";
+import type { About, DevicesAnswer, ListAnswer, Maybe, NodeReply, Process, StatsAnswer } from "./types.ts";
+import { type Int, clock } from "./units.ts";
 
 /** What the link says. */
 export const view = signal<View>(typeof location === "undefined" ? FIRST : read(location.hash));
 export const about = signal<About | null>(null);
 export const aboutError = signal<Error | null>(null);
-/** The processes that are known, ended ones too, and when they were told. */
-export const list = signal<{ processes: Process[]; asOf: Int | null } | null>(null);
+/** The processes that are known, ended ones too. */
+export const list = signal<{ processes: Process[] } | null>(null);
+/** The last moment that was told, by the clock of what is asked, and when that was by the clock of this browser. */
+export const asOf = signal<{ unixNs: Int; toldAt: number } | null>(null);
 export const devices = signal<DevicesAnswer | null>(null);
 /** Why there is no answer about the devices, while there is one about the processes. */
 export const devicesError = signal<Error | null>(null);
@@ -21,7 +23,7 @@ export const nodes = signal<NodeReply[]>([]);
 export const beat = signal(0);
 /** Whether what happens is pushed: `live`, `lost` while the connection is being made again, `still` where nothing can change. */
 export const link = signal<"waiting" | "live" | "lost" | "still">("waiting");
-/** The last events that were pushed, the newest first. */
+/** The last findings and failed allocations that were pushed, the newest first. */
 export const events = signal<Told[]>([]);
 /** Whether the system asks for dark colours: what draws on a canvas draws again when that changes. */
 export const systemIsDark = signal(
@@ -148,6 +150,15 @@ export const unreadable = computed<string | null>(() => {
   return null;
 });
 
+/** The present by the clock of what is asked, `null` while it is not known. A recording has none but its end. */
+export function present(): bigint | null {
+  if (!asOf.value) return null;
+  const { unixNs, toldAt } = asOf.value;
+  // While nothing changes nothing is told, and time passes all the same.
+  const since = about.value?.source.live ? Math.max(0, Date.now() - toldAt) : 0;
+  return BigInt(unixNs) + BigInt(since) * 1_000_000n;
+}
+
 /** Changes when the present has to be asked again. An earlier moment does not change. */
 export const fresh = computed(() => (view.value.at === null ? beat.value : -1));
 
@@ -187,6 +198,8 @@ export function begin(): void {
   askAbout<About>().then(
     (answer) => {
       about.value = answer;
+      // Of a recording, the end is told by its answers.
+      if (answer.source.live) toldMoment(answer.now_unix_ns);
       void lists();
       if (answer.source.live) listen();
       else link.value = "still";
@@ -203,12 +216,18 @@ async function lists(): Promise<void> {
     const processes = await ask<ListAnswer>("List", {}, null);
     const machine = await devices;
     batch(() => told({ list: processes, devices: machine }));
+    const process = selected.peek();
+    // With --strict the devices may be refused. What moment it is, and of a recording where it ends, the numbers of a process tell as well.
+    if (machine instanceof Error && process !== null)
+      toldMoment((await ask<StatsAnswer>("Stats", { pid: process.pid }, null).catch(() => null))?.as_of);
   } catch (error) {
     aboutError.value = error as Error;
   }
 }
 
 const MOST_EVENTS = 200;
+/** What views look for among the events. Others would push these out: a program may mark many times a second. */
+const KEPT = ["finding", "oom"];
 
 /** What a push says of the present: of one daemon, or of the nodes of a fleet. */
 interface Pushed {
@@ -224,12 +243,32 @@ interface Failure {
 
 /** So many beats change whatever is asked again after some of them (`slow` in the views). */
 const ALL_BEATS = 60;
+/** Least time from one beat to the next that nothing was pushed for, milliseconds. */
+const BEAT_MS = 1000;
+/** So long after the last push nothing more is expected, milliseconds: numbers that change come each second, those of a fleet each five. */
+const REST_MS = 3000;
+const FLEETS_REST_MS = 15_000;
 /** So long after the server did not let the page listen it is tried again, milliseconds. */
 const AGAIN_MS = 5000;
 
 function listen(): void {
   let source: EventSource | null = null;
   let wasOpen = false;
+  let resting: ReturnType<typeof setTimeout> | undefined;
+  let allAsked = -Infinity;
+  // What is asked again after some beats only would stay as it was before the last push. So when nothing more is pushed, all is asked once
+  // more: at once, or as often as with a push each second where that was done a short time ago.
+  const rest = () => {
+    const isAll = performance.now() - allAsked >= ALL_BEATS * BEAT_MS;
+    if (isAll) allAsked = performance.now();
+    else resting = setTimeout(rest, BEAT_MS);
+    beat.value += isAll ? ALL_BEATS : 1;
+  };
+  const stop = () => clearTimeout(resting);
+  const pushed = () => {
+    stop();
+    resting = setTimeout(rest, about.peek()?.source.kind === "fleet" ? FLEETS_REST_MS : REST_MS);
+  };
   const open = () => {
     const mine = new EventSource(
       `api/live${about.peek()?.pids?.length ? `?pids=${about.peek()!.pids!.slice(0, 64).join(",")}` : ""}`,
@@ -237,6 +276,7 @@ function listen(): void {
     source = mine;
     source.addEventListener("error", () => {
       link.value = "lost";
+      stop();
       // A browser tries again by itself, unless the server refused.
       if (mine.readyState !== 2 || source !== mine) return;
       source = null;
@@ -255,15 +295,22 @@ function listen(): void {
     });
     source.addEventListener("missed", () => (beat.value += ALL_BEATS));
     source.addEventListener("now", (message) => {
-      const pushed = JSON.parse(message.data) as Pushed;
+      const now = JSON.parse(message.data) as Pushed;
       batch(() => {
         link.value = "live";
-        told(pushed);
+        told(now);
         beat.value += 1;
       });
+      pushed();
     });
-    source.addEventListener("event", (message) => heard(JSON.parse(message.data) as Told));
-    source.addEventListener("gone", () => (link.value = "lost"));
+    source.addEventListener("event", (message) => {
+      heard(JSON.parse(message.data) as Told);
+      pushed();
+    });
+    source.addEventListener("gone", () => {
+      link.value = "lost";
+      stop();
+    });
     source.addEventListener("back", () =>
       batch(() => {
         link.value = "live";
@@ -274,6 +321,7 @@ function listen(): void {
   // A page that nobody sees listens to nothing: a browser has few connections to one server.
   const seen = () => {
     if (document.hidden) {
+      stop();
       source?.close();
       source = null;
     } else if (!source) open();
@@ -292,13 +340,14 @@ function anew(): void {
 function told(pushed: Pushed): void {
   const of = about.peek()?.pids;
   const mine = (process: Process) => !of?.length || of.includes(process.pid);
+  aboutError.value = null;
   if (pushed.list) {
     const told = pushed.devices;
     const isAnswer = told && "devices" in told;
-    list.value = { processes: pushed.list.processes.filter(mine), asOf: isAnswer ? (told.as_of ?? null) : null };
+    list.value = { processes: pushed.list.processes.filter(mine) };
+    if (isAnswer) toldMoment(told.as_of);
     devices.value = isAnswer ? told : null;
     devicesError.value = told && !isAnswer ? (told instanceof Error ? told : refused(told)) : null;
-    aboutError.value = null;
   }
   if (!pushed.fleet) return;
   nodes.value = pushed.fleet.nodes;
@@ -308,21 +357,32 @@ function told(pushed: Pushed): void {
   const all = answered.flatMap(({ node, answer }) =>
     answer!.list.processes.filter(mine).map((process) => ({ ...process, node })),
   );
-  const asOf = machines[0]?.answer!.devices.as_of ?? null;
-  list.value = { processes: all, asOf };
+  const moment = machines[0]?.answer!.devices.as_of;
+  toldMoment(moment);
+  list.value = { processes: all };
   devices.value = {
-    as_of: asOf ?? undefined,
+    as_of: moment,
     devices: machines.flatMap(({ node, answer }) => answer!.devices.devices.map((device) => ({ ...device, node }))),
     coverage: machines.flatMap(({ answer }) => answer!.devices.coverage ?? []),
   };
+}
+
+/** Takes over what moment it is; an answer that does not say leaves the last one, since which time goes on. */
+function toldMoment(unixNs: Maybe<Int>): void {
+  if (unixNs != null) asOf.value = { unixNs, toldAt: Date.now() };
 }
 
 function refused({ error }: Failure): Refused {
   return new Refused(error.code ?? "", error.message ?? "nobody told of the devices", error.hint ?? "");
 }
 
+/** When an event raised the beat last: marks do that only so often as numbers are pushed. */
+let beatAt = -Infinity;
+
 function heard(event: Told): void {
   const number = event.kind === "finding" ? event.body.number : null;
+  const who = event.pid === null ? "a process" : `process ${event.pid}`;
+  const place = event.body.file ? `: ${event.body.file}:${event.body.line}` : "";
   const others = events.value.filter(
     (other) =>
       number === null ||
@@ -331,9 +391,14 @@ function heard(event: Told): void {
       other.node !== event.node ||
       other.body.number !== number,
   );
-  events.value = [event, ...others].slice(0, MOST_EVENTS);
+  if (KEPT.includes(event.kind)) events.value = [event, ...others].slice(0, MOST_EVENTS);
   if (event.kind === "finding" && event.body.withdrawn !== true)
-    said.value = "A line of a program keeps more and more memory.";
-  if (event.kind === "oom") said.value = "A process ran out of device memory.";
+    said.value = `A line of ${who} keeps more and more memory${place}.`;
+  // Only words that differ from those before are said.
+  const when = event.time_unix_ns === null ? "" : ` at ${clock(event.time_unix_ns)} UTC`;
+  if (event.kind === "oom") said.value = `${who[0]!.toUpperCase()}${who.slice(1)} ran out of device memory${when}.`;
+  const isLater = performance.now() - beatAt >= BEAT_MS;
+  if (event.kind === "mark" && !isLater) return;
+  beatAt = performance.now();
   beat.value += 1;
 }

@@ -447,4 +447,5 @@ export interface About {
   source: { kind: string; name: string; live: boolean };
   pids: Maybe<number[]>;
   nodes: Maybe<string[]>;
+  now_unix_ns?: Maybe<Int>;
 }

@@ -10,6 +10,7 @@ class FakeNode {
   listeners: Record<string, any> = {};
   style: Record<string, string> = {};
   clientWidth = 800;
+  clientHeight = 300;
   namespaceURI = "http://www.w3.org/1999/xhtml";
   ownerDocument = it.document;
   constructor(
@@ -71,7 +72,8 @@ class FakeNode {
     return { left: 0, top: 0, width: 800, height: 300 };
   }
   getContext() {
-    return new Proxy({}, { get: () => () => undefined, set: () => true });
+    const image = (width: number, height: number) => ({ data: new Uint8ClampedArray(width * height * 4) });
+    return new Proxy({}, { get: (_, name) => (name === "createImageData" ? image : () => undefined), set: () => true });
   }
   get textContent(): string {
     return this.nodeType === 3 ? this.data : this.childNodes.map((child) => child.textContent).join("");
@@ -155,6 +157,28 @@ it.fetch = async (path: string, how: { body?: string; signal?: AbortSignal }) =>
 /** A place to mount something in. */
 export function place(): any {
   return new FakeNode("div", 1);
+}
+
+/** Holds timers of a second and more until a test lets them pass. */
+export function heldTimers(): { pass: () => void; end: () => void } {
+  const { setTimeout: set, clearTimeout: clear } = it;
+  const all = new Map<unknown, () => void>();
+  it.setTimeout = (then: () => void, ms: number, ...more: unknown[]) => {
+    if (!(ms >= 1000)) return set(then, ms, ...more);
+    const timer = {};
+    all.set(timer, then);
+    return timer;
+  };
+  it.clearTimeout = (timer: unknown) => void (all.delete(timer) || clear(timer));
+  return {
+    /** All that wait now fire; what they begin waits for the next time. */
+    pass() {
+      const now = [...all.values()];
+      all.clear();
+      now.forEach((then) => then());
+    },
+    end: () => Object.assign(it, { setTimeout: set, clearTimeout: clear }),
+  };
 }
 
 /** Waits until what was begun is done: answers, effects and drawing. */

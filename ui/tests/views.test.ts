@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
-import { Source, place, server, settled, shown } from "./dom.ts";
+import { Source, heldTimers, place, server, settled, shown } from "./dom.ts";
 import { signal } from "@preact/signals";
 import { type ComponentType, h, render } from "preact";
 import { ask, useAnswer } from "../src/ask.ts";
@@ -11,7 +11,8 @@ import * as state from "../src/state.ts";
 import { Known, seen } from "../src/course.ts";
 import { knownOf, totalsOf } from "../src/known.ts";
 import { Leaks } from "../src/views/leaks.tsx";
-import { Now } from "../src/views/now.tsx";
+import { Memory } from "../src/views/memory.tsx";
+import { Now, slow } from "../src/views/now.tsx";
 import { Oom } from "../src/views/oom.tsx";
 import { Ranks } from "../src/views/ranks.tsx";
 import { Steps } from "../src/views/steps.tsx";
@@ -48,7 +49,8 @@ function fresh(processes: object[] = [process(42)], nodes: string[] | null = nul
     pids: null,
     nodes,
   };
-  state.list.value = { processes: processes as any, asOf: "1000" };
+  state.list.value = { processes: processes as any };
+  state.asOf.value = { unixNs: "1000", toldAt: Date.now() };
   state.devices.value = null;
   state.events.value = [];
   state.beat.value = 0;
@@ -71,7 +73,12 @@ function gone(at: any) {
 
 /** What is mounted. A test that fails leaves nothing behind for the others. */
 const open = new Set<any>();
-afterEach(() => open.forEach(gone));
+afterEach(() => {
+  open.forEach(gone);
+  after.splice(0).forEach((then) => then());
+});
+/** What else a test puts back. */
+const after: (() => void)[] = [];
 
 const amounts = (bytes: number, count = 1) => ({
   live: { bytes, count },
@@ -169,17 +176,17 @@ test("the process that the page has chosen stays until it is not known any more"
   const stop = state.keepChosen();
   assert.equal(state.view.value.pid, 42);
   const grown = (pid: number) => process(pid, { growth_bytes_per_s: 100 });
-  state.list.value = { processes: [process(42), grown(43)] as any, asOf: "2" };
+  state.list.value = { processes: [process(42), grown(43)] as any };
   assert.equal(state.selected.value?.pid, 42);
   assert.match(state.hrefTo({ view: "leaks" }), /pid=42/);
   await new Promise((done) => setTimeout(done, 200));
   assert.equal(read(it.location.hash).pid, 42);
   assert.equal(it.history.pushed, before, "the button back leads to where one was");
-  state.list.value = { processes: [grown(43)] as any, asOf: "3" };
+  state.list.value = { processes: [grown(43)] as any };
   assert.equal(state.view.value.pid, 43);
   // What a link says stays, also where nobody knows it.
   state.go({ pid: 7 });
-  state.list.value = { processes: [grown(43)] as any, asOf: "4" };
+  state.list.value = { processes: [grown(43)] as any };
   assert.equal(state.view.value.pid, 7);
   stop();
 });
@@ -659,7 +666,7 @@ test("what is pushed may lack the devices, and a stream that begins anew brings 
   assert.match(at.textContent, /no driver answers/);
   source.tell("now", { list: { processes: [process(42)] }, devices: { as_of: "7", devices: [] } });
   assert.equal(state.devicesError.value, null);
-  assert.equal(state.list.value!.asOf, "7");
+  assert.equal(state.asOf.value!.unixNs, "7");
   const finding = { kind: "finding", pid: 42, time_unix_ns: "1", time_boot_ns: 1, body: { number: 3 } };
   const oom = { ...finding, kind: "oom", body: {} };
   source.tell("event", finding);
@@ -685,4 +692,382 @@ test("what is pushed may lack the devices, and a stream that begins anew brings 
   assert.match(state.aboutError.value!.message, /started anew/);
   assert.equal(state.link.value, "lost");
   gone(at);
+});
+
+/** One block in each segment, of these states and streams, as /api/memory answers. */
+const columns = (of: { state?: string; stream?: number | string }[]) => ({
+  as_of: "1000000000",
+  as_of_boot_ns: 1000,
+  coverage: [],
+  omitted_blocks: 0,
+  omitted_bytes: 0,
+  segments: {
+    device: of.map(() => 0),
+    address: of.map((_, i) => 0x1000 * (i + 1)),
+    size_bytes: of.map(() => 0x1000),
+    stream: of.map(({ stream }) => stream ?? 0),
+    large: of.map(() => false),
+  },
+  blocks: {
+    segment: of.map((_, i) => i),
+    address: of.map((_, i) => 0x1000 * (i + 1)),
+    size_bytes: of.map(() => 0x1000),
+    requested_bytes: of.map(() => null),
+    state: of.map(({ state }) => state ?? "active"),
+    since_boot_ns: of.map(() => null),
+    stack: of.map(() => null),
+  },
+  frames: [],
+  stacks: { frames: [], truncated: [], missing: [] },
+});
+
+/** Answers what Memory asks. */
+function answeringMemory(of: () => Parameters<typeof columns>[0]) {
+  server.answer = (path) => ({ body: path === "api/memory" ? columns(of()) : { as_of: "1", holders: [], summary: {} } });
+}
+
+/** Begins as the page does, with a source of this kind and these answers; those that are not given are refused. */
+async function begun(source: object, answers: Record<string, object>) {
+  fresh();
+  state.list.value = null;
+  state.asOf.value = null;
+  const about = { version: "0", source, pids: null, nodes: null, now_unix_ns: "90000000000" };
+  const all: Record<string, object> = { "api/about": about, "api/memory": columns([{}]), ...answers };
+  server.answer = (path) => {
+    const body = all[path] ?? all[path.replace(/^api\/ask\//, "")];
+    return body ? { body } : { status: 409, body: { error: { code: "not_exact", message: "not all is known", hint: null } } };
+  };
+  state.begin();
+  after.push(() => {
+    it.document.hidden = true;
+    shown.visibilitychange?.();
+    it.document.hidden = false;
+  });
+  await settled();
+}
+
+const daemon = { kind: "daemon", name: "unix", live: true };
+const recording = { kind: "recording", name: "run.mscope", live: false };
+
+test("what changed last is asked for when nothing more is pushed", async () => {
+  const timers = heldTimers();
+  after.push(timers.end);
+  await begun(daemon, { List: { processes: [process(42)] }, Devices: { as_of: "1", devices: [] } });
+  await mounted(Memory);
+  const asked = () => server.asked.filter((path) => path === "api/memory").length;
+  assert.equal(asked(), 1);
+  const source = Source.all.at(-1)!;
+  const changed = (allocated_bytes: number) =>
+    source.tell("now", { list: { processes: [process(42, { allocated_bytes })] }, devices: { as_of: "2", devices: [] } });
+  changed(1 << 30);
+  await settled();
+  assert.equal(asked(), 1);
+  const before = state.beat.value;
+  timers.pass();
+  await settled();
+  assert.equal(asked(), 2);
+  for (const every of [1, 2, 3, 4, 5, 10, 15, 30, 60])
+    assert.notEqual(slow(before, every), slow(state.beat.value, every), `each ${every}`);
+  // All is not asked at once again and again, but as if something were pushed each second.
+  const quiet = state.beat.value;
+  timers.pass();
+  assert.equal(state.beat.value, quiet);
+  changed(1 << 20);
+  for (let second = 1; second <= 4; second++) {
+    timers.pass();
+    assert.equal(state.beat.value, quiet + 1 + second);
+  }
+  await settled();
+  assert.equal(asked(), 3);
+  // Nobody is asked while the daemon is gone.
+  source.tell("gone", {});
+  const gone = state.beat.value;
+  timers.pass();
+  assert.equal(state.beat.value, gone);
+});
+
+test("many marks neither push out what failed, nor ask more often than once a second", async () => {
+  const timers = heldTimers();
+  let now = 1e9;
+  const mine = performance.now;
+  performance.now = () => now;
+  after.push(timers.end, () => (performance.now = mine));
+  await begun(daemon, { List: { processes: [process(42)] }, Devices: { as_of: "1", devices: [] } });
+  const source = Source.all.at(-1)!;
+  const event = { pid: 42, time_unix_ns: "1000000000", time_boot_ns: 1, body: {} };
+  source.tell("event", { ...event, kind: "oom" });
+  const said = state.said.value;
+  assert.match(said, /^Process 42 ran out of device memory at 00:00:01\.000 UTC\.$/);
+  const before = state.beat.value;
+  now += 1000;
+  for (let i = 0; i < 300; i++) source.tell("event", { ...event, kind: "mark" });
+  assert.equal(state.beat.value, before + 1);
+  now += 1000;
+  source.tell("event", { ...event, kind: "mark" });
+  assert.equal(state.beat.value, before + 2);
+  assert.equal(state.heardOf(42, null, "oom").length, 1);
+  source.tell("event", { ...event, kind: "oom", time_unix_ns: "2000000000" });
+  assert.notEqual(state.said.value, said, "the next one is said too");
+});
+
+test("earlier moments can be asked for where nothing is told of the devices", async () => {
+  const List = { processes: [process(42, { known_from_unix_ns: "1000000000" })] };
+  for (const [source, answers, told] of [
+    [daemon, { List }, "90000000000"],
+    [daemon, { List, Stats: { as_of: "80000000000", coverage: [], devices: [], failures: [] } }, "80000000000"],
+    [recording, { List, Stats: { as_of: "50000000000", coverage: [], devices: [], failures: [] } }, "50000000000"],
+    [recording, { List }, undefined],
+  ] as const) {
+    await begun(source, answers);
+    assert.equal(state.devicesError.value?.message, "not all is known");
+    assert.equal(state.asOf.value?.unixNs, told);
+    const at = await mounted(Memory);
+    assert.doesNotMatch(at.textContent, /nothing of them is kept/);
+    assert.match(at.textContent, /At its peak/);
+    assert.equal(at.all("input").filter((one: any) => one.attributes.type === "range").length, told ? 1 : 0);
+    gone(at);
+  }
+  await begun(daemon, { List: { processes: [process(42)] } });
+  assert.match((await mounted(Memory)).textContent, /nothing of them is kept/);
+});
+
+test("some seconds ago are counted from now, and of a recording from its end", async () => {
+  const then = 1_000_000_000_000_000_000n;
+  const mine = Date.now;
+  const now = mine();
+  Date.now = () => now;
+  after.push(() => (Date.now = mine));
+  for (const [live, passed] of [
+    [true, 3600n],
+    [false, 0n],
+  ] as const) {
+    fresh();
+    state.about.value!.source.live = live;
+    state.asOf.value = { unixNs: String(then), toldAt: now - 3600_000 };
+    state.view.value = { ...state.view.value, metric: "growth" };
+    server.answer = () => ({ body: stacks([]) });
+    const at = await mounted(Whose);
+    at.all("button").find((one: any) => one.textContent === "10 s ago").send("click");
+    assert.equal(state.view.value.base, String(then + (passed - 10n) * 1_000_000_000n));
+    gone(at);
+  }
+});
+
+test("a request that failed is not said to have room where only a piece of another stream or an old number has it", async () => {
+  const room = async (largest: number, free_bytes: number) => {
+    fresh();
+    const device = {
+      device: 0,
+      reserved_bytes: 1 << 30,
+      free: { bytes: largest, count: 1 },
+      largest_free_bytes: largest,
+      idle_segments: { bytes: 0, count: 0 },
+      fragmentation_of_free: 0,
+    };
+    const failed = { device: 0, size_bytes: 1 << 30, device_free_bytes: null, time_boot_ns: 1, time_unix_ns: "1000", line: null };
+    answering({
+      Stats: { as_of: "1", coverage: [], devices: [{ ...stat, free_bytes }], failures: [] },
+      Pool: { as_of: "1", coverage: [], devices: [device], failed_allocations: [failed] },
+    });
+    const at = await mounted(Oom);
+    const text = at.textContent;
+    gone(at);
+    assert.doesNotMatch(text, /would have room\./);
+    return text;
+  };
+  assert.match(await room(2 ** 31, 0), /1\.00 GiB would fit into the largest free piece, if that is of its stream and pool/);
+  assert.match(await room(0, 2 ** 31), /1\.00 GiB would fit into what was free on the device when that was last seen\./);
+  assert.match(await room(2 ** 29, 0), /more than all that is free \(512\.00 MiB, as last seen\)/);
+});
+
+/** The texts of a column of a table, after its heading was pressed. */
+async function sortedBy(table: any, name: string): Promise<string[]> {
+  const headings = table.all("th").map((one: any) => one.textContent);
+  table.all("button").find((one: any) => one.textContent === name).send("click");
+  await settled();
+  return table.all("tbody")[0].all("tr").map((row: any) => row.all("td")[headings.indexOf(name)].textContent);
+}
+
+test("streams are sorted as numbers", async () => {
+  fresh();
+  const streams = [9, 10, "18446744073709551615", 2];
+  answeringMemory(() => streams.map((stream) => ({ stream })));
+  const memory = await mounted(Memory);
+  assert.deepEqual(await sortedBy(memory.all("table")[0], "Stream"), ["18446744073709551615", "10", "9", "2"]);
+  gone(memory);
+  fresh();
+  state.view.value = { ...state.view.value, metric: "growth", base: "step:1" };
+  const one = { bytes: 1024, count: 3 };
+  const groups = [9, 10, 2].map((stream) => ({ device: 0, stream, size_bytes: 512, came: one, went: one, stayed: one }));
+  answering({
+    Stacks: stacks([row(["main"], 1024)]),
+    Diff: { as_of: "1", from_unix_ns: "1000", to_unix_ns: "2000", coverage: [], omitted_groups: 0, groups, devices: [] },
+  });
+  const whose = await mounted(Whose);
+  const table = whose.all("table").find((one: any) => /Changes by size/.test(one.textContent));
+  assert.deepEqual(await sortedBy(table, "Stream"), ["10", "9", "2"]);
+});
+
+test("the slider of moments stays where it was put", async () => {
+  const mine = Date.now;
+  let now = 0;
+  // Each look at the clock finds it a second on.
+  Date.now = () => (now += 1000);
+  after.push(() => (Date.now = mine));
+  for (const source of [recording, daemon]) {
+    fresh([process(42, { known_from_unix_ns: "1000000000" })]);
+    state.about.value!.source = source;
+    state.asOf.value = { unixNs: "61000000007", toldAt: now };
+    answeringMemory(() => [{}]);
+    const at = await mounted(Memory);
+    const slider = at.all("input").find((one: any) => one.attributes.type === "range");
+    for (const value of ["999", "500", "501"]) {
+      const before = state.view.value.at;
+      slider.send("input", { currentTarget: { value } });
+      while (state.view.value.at === before) await settled();
+      await settled();
+      assert.equal(slider.attributes.value, value);
+    }
+    gone(at);
+  }
+});
+
+test("the keys of the map lead on over segments in which nothing is handed out", async () => {
+  fresh();
+  let of: { state?: string }[] = [{}, { state: "inactive" }, {}];
+  answeringMemory(() => of);
+  const at = await mounted(Memory);
+  const map = () => at.all("div").find((one: any) => one.attributes["aria-label"]?.startsWith("Map of"));
+  const key = async (word: string) => {
+    map().send("keydown", { key: word });
+    await settled();
+    return state.view.value.block;
+  };
+  assert.equal(await key("ArrowLeft"), String(0x3000));
+  assert.equal(await key("ArrowUp"), String(0x1000));
+  assert.equal(await key("ArrowDown"), String(0x3000));
+  // Where nothing is handed out at all, there is nothing to go to.
+  state.view.value = { ...state.view.value, block: null };
+  of = [{ state: "inactive" }];
+  state.beat.value += 4;
+  await settled();
+  assert.equal(await key("ArrowLeft"), null);
+});
+
+test("a map that has fewer rows now shows them", async () => {
+  fresh();
+  let of = Array.from({ length: 100 }, () => ({}));
+  answeringMemory(() => of);
+  const at = await mounted(Memory);
+  const map = at.all("div").find((one: any) => one.attributes["aria-label"]?.startsWith("Map of"));
+  for (let i = 0; i < 9; i++) map.send("keydown", { key: "PageDown" });
+  of = of.slice(0, 2);
+  state.beat.value += 4;
+  await settled();
+  at.all("canvas")[1].send("pointermove", { clientX: 1, clientY: 1 });
+  await settled();
+  assert.match(at.textContent, /0x1000: 4\.00 KiB, handed out/);
+});
+
+test("what holds the chosen block is asked for again, and not shown of a program that has ended", async () => {
+  fresh();
+  state.view.value = { ...state.view.value, block: String(0x1000) };
+  answeringMemory(() => [{}]);
+  const at = await mounted(Memory);
+  const asked = () => server.asked.filter((path) => path === "api/ask/Holders").length;
+  assert.equal(asked(), 1);
+  state.beat.value += 30;
+  await settled();
+  assert.equal(asked(), 2);
+  assert.match(at.textContent, /No Python object is known to hold it/);
+  state.list.value = { processes: [process(42, { state: "exited" })] as any };
+  await settled();
+  assert.match(at.textContent, /this one is not traced any more/);
+  assert.doesNotMatch(at.textContent, /No Python object is known to hold it/);
+});
+
+test("growth by stack stands in the table too", async () => {
+  fresh();
+  state.view.value = { ...state.view.value, by: "stack", metric: "growth", base: "step:1" };
+  const grew = row(["main"], 4096);
+  const rows = [{ ...grew, amounts: { ...grew.amounts, before: { bytes: 1024, count: 1 } } }];
+  answering({ Stacks: stacks(rows, { from_unix_ns: "1000" }), Diff: { as_of: "1", from_unix_ns: "1", to_unix_ns: "2", coverage: [], omitted_groups: 0, groups: [], devices: [] } });
+  const at = await mounted(Whose);
+  const table = at.all("table").find((one: any) => /Memory by stack/.test(one.textContent));
+  assert.deepEqual(await sortedBy(table, "Growth"), ["+3.00 KiB"]);
+});
+
+test("a fleet that answers again takes away that it did not", async () => {
+  const timers = heldTimers();
+  after.push(timers.end);
+  await begun({ kind: "fleet", name: "nodes.txt", live: true }, {});
+  const source = Source.all.at(-1)!;
+  server.answer = () => ({ status: 503, body: { error: { code: "unreachable", message: "nobody answers", hint: null } } });
+  source.readyState = 2;
+  source.tell("error");
+  await settled();
+  assert.equal(state.aboutError.value?.message, "nobody answers");
+  source.tell("now", { fleet: { nodes: [] } });
+  assert.equal(state.aboutError.value, null);
+});
+
+test("what is unfolded stays unfolded where the next answer has it in another row", async () => {
+  fresh();
+  state.view.value = { ...state.view.value, by: "stack" };
+  const rows = [row(["one"], 4096), row(["two"], 2048)];
+  server.answer = () => ({ body: stacks(rows) });
+  const at = await mounted(Whose);
+  const of = (name: string, word: string) => at.all(name).find((one: any) => one.textContent.includes(word));
+  const one = of("details", "in one");
+  rows.reverse();
+  state.beat.value += 5;
+  await settled();
+  assert.equal(of("details", "in one"), one);
+  gone(at);
+  fresh();
+  const lines = [line, { ...line, line: { ...line.line, line: 8 } }];
+  answering({ Leaks: leaksAnswer({ lines, growing_lines: 2 }) });
+  const leaks = await mounted(Leaks);
+  const article = () => leaks.all("article").find((one: any) => one.textContent.includes("train.py:8"));
+  const eight = article();
+  answering({ Leaks: leaksAnswer({ lines: [...lines].reverse(), growing_lines: 2 }) });
+  state.beat.value += 5;
+  await settled();
+  assert.equal(article(), eight);
+});
+
+test("the whole course is asked for once more when something has happened meanwhile", async () => {
+  const flights: ((answer: { body: unknown }) => void)[] = [];
+  server.answer = () => new Promise((done) => flights.push(done));
+  const known = new Known(42, null, () => undefined, () => undefined);
+  const answer = { body: courseOf([0], 1e9, 1e12, []) };
+  void known.overview();
+  void known.overview();
+  await settled();
+  assert.equal(flights.length, 1);
+  flights[0]!(answer);
+  await settled();
+  assert.equal(flights.length, 2);
+  flights[1]!(answer);
+  await settled();
+  assert.equal(flights.length, 2, "once more is enough");
+});
+
+test("what the driver keeps for itself is told beside what the memory is for", async () => {
+  fresh();
+  const one = { bytes: 1024, count: 1 };
+  const device = {
+    device: 0,
+    categories: [{ category: "weights", blocks: one, unsure: one }],
+    blocks: one,
+    pending_free_bytes: 0,
+    cached_bytes: null,
+    device_used_bytes: 8192,
+    unexplained_bytes: 1024,
+    device_used_is_old: false,
+    context_bytes: null,
+    driver_reserved_bytes: 6144,
+  };
+  answering({ Owners: { as_of: "1", coverage: [], devices: [device], owners: [], more: 0, more_bytes: 0, explained: [] } });
+  assert.match((await mounted(Now)).textContent, /kept by the driver 6\.00 KiB/);
 });

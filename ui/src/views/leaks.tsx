@@ -45,6 +45,12 @@ function isOf(group: LeakGroup, line: LeakLine): boolean {
   return group.size_bytes === line.largest_bytes;
 }
 
+/** What a line is known by in the next answer, which may have it at another place: what is unfolded stays unfolded. */
+function keyOf({ device, source, line, stack, largest_bytes }: LeakLine): string {
+  const where = line ? `${line.file}:${line.line}:${line.name}` : `${stack} ${largest_bytes}`;
+  return `${device} ${source} ${where}`;
+}
+
 function Evidence({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const subject = `${id} ${node}`;
@@ -98,9 +104,9 @@ function Evidence({ id }: { id: number }): JSX.Element {
           <Place line={answer.together.line} />: {signedBytes(answer.together.growth_bytes)}.
         </p>
       )}
-      {growing.map((line, i) => (
+      {growing.map((line) => (
         <OneLine
-          key={i}
+          key={keyOf(line)}
           line={line}
           groups={answer!.groups.filter(
             (group) =>
@@ -176,8 +182,8 @@ function Evidence({ id }: { id: number }): JSX.Element {
       {undecided.length > 0 && (
         <details class="alternative">
           <summary>{grouped(undecided.length)} undecided</summary>
-          {undecided.map((line, i) => (
-            <OneLine key={i} line={line} groups={[]} />
+          {undecided.map((line) => (
+            <OneLine key={keyOf(line)} line={line} groups={[]} />
           ))}
         </details>
       )}

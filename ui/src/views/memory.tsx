@@ -8,7 +8,7 @@ import * as map from "../blockmap.ts";
 import { type Columns, type Picture, pictured } from "../columns.ts";
 import { asMoment } from "../hash.ts";
 import { Bytes, Choice, Failed, Nobody, Notes, Place, Section, Table } from "../parts.tsx";
-import { fresh, go, list, pid, said, selected, systemIsDark, unreadable, view, node as nodeOf } from "../state.ts";
+import { fresh, go, pid, present, said, selected, systemIsDark, unreadable, view, node as nodeOf } from "../state.ts";
 import type { HoldersAnswer, OwnersAnswer, StepsAnswer } from "../types.ts";
 import { address, bytes, clock, grouped, moment, nanoseconds } from "../units.ts";
 import { Fact, NAMES, slow } from "./now.tsx";
@@ -91,7 +91,7 @@ function Blocks({ id }: { id: number }): JSX.Element {
             caption="Segments"
             rows={picture.rows}
             columns={[
-              { name: "Address", by: (row) => row.address, cell: (row) => <code>{address(row.address)}</code> },
+              { name: "Address", by: (row) => Number(row.address), cell: (row) => <code>{address(row.address)}</code> },
               { name: "Device", number: true, by: (row) => row.device, cell: (row) => row.device },
               { name: "Size", number: true, by: (row) => row.size, cell: (row) => <Bytes of={row.size} /> },
               {
@@ -101,7 +101,7 @@ function Blocks({ id }: { id: number }): JSX.Element {
                 cell: (row) => <Bytes of={row.allocated} />,
               },
               { name: "Blocks", number: true, by: (row) => row.blocks, cell: (row) => grouped(row.blocks) },
-              { name: "Stream", number: true, by: (row) => row.stream, cell: (row) => row.stream },
+              { name: "Stream", number: true, by: (row) => Number(row.stream), cell: (row) => row.stream },
               { name: "Kind", by: (row) => row.kind, cell: (row) => row.kind },
             ]}
           />
@@ -117,17 +117,19 @@ function Blocks({ id }: { id: number }): JSX.Element {
 function Moments({ id }: { id: number }): JSX.Element {
   const node = nodeOf.value;
   const { at } = view.value;
-  const told = list.value;
   const process = selected.value;
-  const steps = useAnswer<StepsAnswer>(`${id} ${node}`, 0, (signal) =>
+  const steps = useAnswer<StepsAnswer>(`${id} ${node}`, slow(fresh.value, 5), (signal) =>
     ask("Steps", { pid: id, limit: 1 }, node, signal),
   );
   const from = process?.known_from_unix_ns;
-  const to = told?.asOf;
+  // It ends where the present was when one left it: else it would slip away beneath the pointer, and what a key moves.
+  const end = useRef<bigint | null>(null);
+  if (at === null || end.current === null) end.current = present();
+  const to = end.current;
   const last = steps.value.answer?.summary.count;
   const step = useSignal("");
   const waiting = useRef<ReturnType<typeof setTimeout> | null>(null);
-  if (from == null || to == null)
+  if (from == null)
     return (
       <p class="quiet">
         {at === null ? "The present moment." : "An earlier moment."} Earlier ones cannot be asked for: nothing of them
@@ -135,8 +137,10 @@ function Moments({ id }: { id: number }): JSX.Element {
       </p>
     );
   const begin = BigInt(from);
-  const length = BigInt(to) > begin ? BigInt(to) - begin : 1n;
-  const value = at !== null && /^\d+$/.test(at) ? Number(((BigInt(at) - begin) * 1000n) / length) : 1000;
+  const length = to !== null && to > begin ? to - begin : 1n;
+  // Rounded: where what `set` cuts off moved it to the place before, the keys would never get any further.
+  const value =
+    at !== null && /^\d+$/.test(at) ? Math.round((Number(BigInt(at) - begin) * 1000) / Number(length)) : 1000;
   const set = (next: number) => {
     if (waiting.current !== null) clearTimeout(waiting.current);
     waiting.current = setTimeout(
@@ -146,19 +150,21 @@ function Moments({ id }: { id: number }): JSX.Element {
   };
   return (
     <div class="moments">
-      <label class="slider">
-        <span>Moment</span>
-        <input
-          type="range"
-          min={0}
-          max={1000}
-          step={1}
-          value={Math.max(0, Math.min(1000, value))}
-          aria-valuetext={at === null ? "now" : /^\d+$/.test(at) ? moment(at) : at}
-          onInput={(event) => set(Number(event.currentTarget.value))}
-        />
-        <output class="number">{at === null ? "now" : /^\d+$/.test(at) ? clock(at) : at}</output>
-      </label>
+      {to !== null && (
+        <label class="slider">
+          <span>Moment</span>
+          <input
+            type="range"
+            min={0}
+            max={1000}
+            step={1}
+            value={Math.max(0, Math.min(1000, value))}
+            aria-valuetext={at === null ? "now" : /^\d+$/.test(at) ? moment(at) : at}
+            onInput={(event) => set(Number(event.currentTarget.value))}
+          />
+          <output class="number">{at === null ? "now" : /^\d+$/.test(at) ? clock(at) : at}</output>
+        </label>
+      )}
       <button type="button" onClick={() => go({ at: "peak" })}>
         At its peak
       </button>
@@ -389,6 +395,8 @@ function BlockMap({
   }, []);
   useEffect(() => {
     look.current.full = full.value;
+    // Another picture may have fewer rows than those that one looked at.
+    clamp();
     again();
     return () => {
       if (pending.current) cancelAnimationFrame(pending.current);
@@ -465,7 +473,8 @@ function BlockMap({
             );
       const offset = chosen < 0 ? 0 : blocks.offset[chosen]!;
       to = Math.min(map.firstBehind(segments, blocks, row, offset), segments.first[row + 1]! - 1);
-      if (to >= 0 && blocks.state[to] === 0) to = next(to, 1);
+      // Up leads on upwards, also where nothing lies in that row: else the way would end there.
+      if (to >= 0 && blocks.state[to] === 0) to = next(to, chosen >= 0 && event.key === "ArrowUp" ? -1 : 1);
     } else if (event.key === "+" || event.key === "=") zoom(0.5, look.current.width / 2);
     else if (event.key === "-") zoom(2, look.current.width / 2);
     else if (event.key === "0") {
@@ -477,7 +486,7 @@ function BlockMap({
     else if (event.key === "Escape") go({ block: null }, true);
     else return;
     event.preventDefault();
-    if (to !== chosen && to >= 0) {
+    if (to !== chosen && to >= 0 && to < blocks.count) {
       choose(to);
       reveal(to);
     }
@@ -627,7 +636,7 @@ function Life({ id, picture, block }: { id: number; picture: Picture; block: num
   const handedOut = picture.blocks.state[block] === 1;
   const holders = useAnswer<HoldersAnswer>(
     `${id} ${node} ${where} ${picture.since[block]} ${handedOut}`,
-    0,
+    unreadable.value ?? slow(fresh.value, 30),
     handedOut && at === null && !unreadable.value
       ? (signal) => ask("Holders", { pid: id, addresses: [where], limit: 5 }, node, signal)
       : null,
@@ -703,7 +712,7 @@ function Life({ id, picture, block }: { id: number; picture: Picture; block: num
         </p>
       )}
       <Failed error={holders.value.error} />
-      {holders.value.asking && <p class="quiet">Reading the program's objects …</p>}
+      {holders.value.asking && !holders.value.answer && <p class="quiet">Reading the program's objects …</p>}
       {holders.value.answer &&
         (holders.value.answer.holders.length === 0 ? (
           <p>No Python object is known to hold it.</p>

@@ -471,6 +471,8 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
     pieces.push({ name: "free in the pool", bytes: Number(device.cached_bytes), kind: "free" });
   if (device.context_bytes != null)
     pieces.push({ name: "context", bytes: Number(device.context_bytes), kind: "context" });
+  if (device.driver_reserved_bytes != null)
+    pieces.push({ name: "kept by the driver", bytes: Number(device.driver_reserved_bytes), kind: "context" });
   if (device.unexplained_bytes != null)
     pieces.push({ name: "unexplained", bytes: Number(device.unexplained_bytes), kind: "unknown" });
   const total = pieces.reduce((sum, piece) => sum + (piece.bytes ?? 0), 0);

@@ -255,13 +255,19 @@ function Advice({
     const all = Number(device.free.bytes) + Number(free);
     if (all < most)
       says.push(
-        `The largest request, ${bytes(most)}, is more than all that is free (${bytes(all)}): only less memory in use, or a smaller request, helps.`,
+        `The largest request, ${bytes(most)}, is more than all that is free (${bytes(all)}, as last seen): only less memory in use, or a smaller request, helps.`,
       );
     else if (Number(device.largest_free_bytes) < most && Number(free) < most)
       says.push(
-        `${bytes(most)} would fit into what is free together (${bytes(all)}), but into no piece: expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or torch.cuda.empty_cache() before, may make room.`,
+        `${bytes(most)} would fit into what is free together (${bytes(all)}, as last seen), but into no piece: expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or torch.cuda.empty_cache() before, may make room.`,
       );
-    else says.push(`A request of ${bytes(most)} would have room.`);
+    else if (Number(free) >= most)
+      says.push(`A request of ${bytes(most)} would fit into what was free on the device when that was last seen.`);
+    // PyTorch gives a free piece to requests of the same stream and pool only, and this is the largest of all of them.
+    else
+      says.push(
+        `A request of ${bytes(most)} would fit into the largest free piece, if that is of its stream and pool: PyTorch gives it to no other.`,
+      );
   }
   if (Number(device.idle_segments.bytes) > 0)
     says.push(`torch.cuda.empty_cache() would give ${bytes(device.idle_segments.bytes)} back to the driver.`);

@@ -9,7 +9,7 @@ import { MISSING, type Node, ROOT, type Rect, along, at as rectAt, beside, layou
 import { Bytes, Choice, Count, Filter, Nobody, Notes, Place, Section, Table, short } from "../parts.tsx";
 import { knownOf } from "../known.ts";
 import { isOwn } from "../frames.ts";
-import { fresh, go, list, pid, said, systemIsDark, view, node as nodeOf } from "../state.ts";
+import { fresh, go, pid, present, said, systemIsDark, view, node as nodeOf } from "../state.ts";
 import type { DiffAnswer, Maybe, StackAmounts, StackFrame, StackGroup, StackRow, StacksAnswer } from "../types.ts";
 import { bytes, clock, fixed, grouped, signedBytes } from "../units.ts";
 import { slow } from "./now.tsx";
@@ -112,19 +112,18 @@ function Stacks({ id }: { id: number }): JSX.Element {
 function Base(): JSX.Element {
   const { base } = view.value;
   const text = useSignal("");
-  // Of a recording, time ends where it ends.
-  const now = list.value?.asOf ?? BigInt(Date.now()) * 1_000_000n;
-  const ago = (seconds: number) => go({ base: String(BigInt(now) - BigInt(seconds) * 1_000_000_000n) });
+  const isKnown = present() !== null;
+  const ago = (seconds: number) => go({ base: String(present()! - BigInt(seconds) * 1_000_000_000n) });
   return (
     <>
       <span class="quiet">since {base === null ? "?" : /^\d+$/.test(base) ? `${clock(base)} UTC` : base}</span>
-      <button type="button" onClick={() => ago(10)}>
+      <button type="button" disabled={!isKnown} onClick={() => ago(10)}>
         10 s ago
       </button>
-      <button type="button" onClick={() => ago(60)}>
+      <button type="button" disabled={!isKnown} onClick={() => ago(60)}>
         1 m ago
       </button>
-      <button type="button" onClick={() => ago(600)}>
+      <button type="button" disabled={!isKnown} onClick={() => ago(600)}>
         10 m ago
       </button>
       <form
@@ -372,6 +371,20 @@ function growth(amounts: StackAmounts): number | null {
   return amounts.before ? Number(amounts.live.bytes) - Number(amounts.before.bytes) : null;
 }
 
+/** The column of the change since an earlier moment, if the answer has one. */
+function grown<R>(answer: StacksAnswer, of: (row: R) => StackAmounts) {
+  if (answer.from_unix_ns == null) return [];
+  const cell = (row: R) => {
+    const change = growth(of(row));
+    return change === null ? (
+      <span class="unknown">unknown</span>
+    ) : (
+      <span class="number">{signedBytes(change)}</span>
+    );
+  };
+  return [{ name: "Growth", number: true, by: (row: R) => growth(of(row)), cell }];
+}
+
 /** What all stacks have together, as exactly as it is known: a table has only those that are listed. */
 function Sums({ answer }: { answer: StacksAnswer }): JSX.Element {
   const blocks = knownOf(answer.coverage, "blocks");
@@ -436,21 +449,7 @@ function GroupTable({ answer, filter }: { answer: StacksAnswer; filter: string }
           by: (group: StackGroup) => Number(of(group.own)),
           cell: (group: StackGroup) => <Bytes of={of(group.own)} />,
         })),
-        ...(answer.from_unix_ns != null
-          ? [
-              {
-                name: "Growth",
-                number: true,
-                by: (group: StackGroup) => growth(group.own),
-                cell: (group: StackGroup) =>
-                  growth(group.own) === null ? (
-                    <span class="unknown">unknown</span>
-                  ) : (
-                    <span class="number">{signedBytes(growth(group.own)!)}</span>
-                  ),
-              },
-            ]
-          : []),
+        ...grown(answer, (group: StackGroup) => group.own),
         {
           name: "Blocks",
           number: true,
@@ -475,6 +474,8 @@ function StackTable({ answer, filter }: { answer: StacksAnswer; filter: string }
       caption="Memory by stack"
       rows={rows}
       empty={filter ? "Nothing has this in its name." : "Nothing."}
+      // What is unfolded stays unfolded where the next answer has the stack in another row.
+      keyOf={(row) => `${row.device} ${row.missing} ${row.truncated} ${row.frames.map(keyOf).join()}`}
       columns={[
         {
           name: "Stack",
@@ -503,6 +504,7 @@ function StackTable({ answer, filter }: { answer: StacksAnswer; filter: string }
           by: (row: StackRow) => Number(of(row.amounts)),
           cell: (row: StackRow) => <Bytes of={of(row.amounts)} />,
         })),
+        ...grown(answer, (row: StackRow) => row.amounts),
         {
           name: "Blocks",
           number: true,
@@ -583,7 +585,7 @@ function Difference({ answer }: { answer: DiffAnswer }): JSX.Element {
             cell: (group) => <Bytes of={group.size_bytes} />,
           },
           { name: "Device", number: true, by: (group) => group.device, cell: (group) => group.device },
-          { name: "Stream", number: true, by: (group) => String(group.stream), cell: (group) => String(group.stream) },
+          { name: "Stream", number: true, by: (group) => Number(group.stream), cell: (group) => String(group.stream) },
           {
             name: "Change",
             number: true,

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -24,8 +25,17 @@ use super::tables::Tables;
 use super::{ProbeError, kernel, multi};
 use crate::ingest::ring::Ring;
 
-/// The compiled object, as the build script provides it.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
+/// The compiled object, as the build script provides it: with gzip, a fifth of its size. It is needed when the daemon starts, and then no more.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memscope.bpf.o.gz"));
+
+/// The compiled object, which lies where one of eight bytes may lie, as its readers want it.
+fn object() -> Result<Vec<u8>, ProbeError> {
+    let mut object = Vec::new();
+    flate2::read::GzDecoder::new(OBJECT)
+        .read_to_end(&mut object)
+        .map_err(|error| ProbeError::Missing(format!("usable code ({error})")))?;
+    Ok(object)
+}
 
 /// Rules of unwinding that are removed when a table of them is taken over: more than it has room for.
 const MOST_RULES: usize = 1 << 21;
@@ -272,7 +282,7 @@ impl Kernel {
             }
         }
         let mut bpf = loader
-            .load(OBJECT)
+            .load(&object()?)
             .map_err(|e| ProbeError::Load(Box::new(e)))?;
         let (method, multi) = match method {
             Some(AttachMethod::Perf) => (AttachMethod::Perf, BTreeMap::new()),
@@ -676,7 +686,7 @@ fn shared_maps() -> Result<Vec<String>, ProbeError> {
 }
 
 fn maps_of_object() -> Result<BTreeMap<String, aya_obj::Map>, ProbeError> {
-    let object = aya_obj::Object::parse(OBJECT)
+    let object = aya_obj::Object::parse(&object()?)
         .map_err(|error| ProbeError::Missing(format!("usable code ({error})")))?;
     let maps = object.maps.into_iter();
     Ok(maps.filter(|(name, _)| !name.starts_with('.')).collect())
@@ -736,7 +746,7 @@ fn next_pin(pins: Option<&Pins>) -> Result<u64, ProbeError> {
 /// Loads the uprobe programs a second time, for multi-uprobe links, with the maps that aya made.
 fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
     let broken = |e: &dyn std::fmt::Display| ProbeError::Missing(format!("usable code ({e})"));
-    let mut object = aya_obj::Object::parse(OBJECT).map_err(|e| broken(&e))?;
+    let mut object = aya_obj::Object::parse(&self::object()?).map_err(|e| broken(&e))?;
     let btf = match aya::features().btf() {
         Some(features) => object
             .fixup_and_sanitize_btf(features)
@@ -837,7 +847,7 @@ mod tests {
     /// (memscope-ebpf/src/own_stack.rs).
     #[test]
     fn every_uprobe_program_keeps_its_own_stack() {
-        let object = aya_obj::Object::parse(OBJECT).unwrap();
+        let object = aya_obj::Object::parse(&super::object().unwrap()).unwrap();
         for program in Program::ALL {
             let found = &object.programs[program.name()];
             let function = &object.functions[&found.function_key()];

@@ -431,6 +431,7 @@ export interface RankedJob {
   judgement: {
     odd: {
       rank: number;
+      place: number;
       findings: RankFinding[];
       explained: Maybe<{ lines: { name: string; bytes: Int; peers_bytes: Int }[]; share: Maybe<number> }>;
     }[];

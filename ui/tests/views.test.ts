@@ -162,6 +162,18 @@ test("a rank leads to its process, with its node in a fleet only", async () => {
   }
 });
 
+test("of two ranks with one number the odd one is named", async () => {
+  const rank = (node: string, pid: number) => ({ rank: 3, node, pid, peak_allocated_bytes: pid, allocated_bytes: 1, peak_reserved_bytes: 1, floor_bytes: 1, grows: false, growth_bytes_per_step: null, step_median_ns: null });
+  const finding = { rank: 3, metric: "peak", value: 2048, peers_median: 1024, confidence: 0.999 };
+  const judgement = { odd: [{ rank: 3, place: 1, findings: [finding], explained: null }], comparisons: 2, not_judged: [] };
+  const job = { job: null, ranks: [rank("a", 42), rank("b", 43)], missing: [], twice: [3], judgement };
+  fresh([process(42, { node: "a" }), process(43, { node: "b" })], ["a", "b"]);
+  answering({ Ranks: { jobs: [job], nodes: [] } });
+  const at = await mounted(Ranks);
+  assert.match(at.textContent, /Rank 3 \(b, pid 43\) stands out/);
+  gone(at);
+});
+
 test("another process begins with all of its devices and the present", () => {
   fresh([process(42), process(43)]);
   state.view.value = { ...FIRST, pid: 42, device: 3, at: "peak", from: 1, to: 2, block: "7", base: "step:3" };

@@ -45,6 +45,8 @@ pub enum Why {
 pub struct Odd {
     /// Its number in the job.
     pub rank: u64,
+    /// Its place among the ranks that were compared: several of them may have one number.
+    pub place: usize,
     /// In what it stands out, the surest first.
     pub findings: Vec<Finding>,
     /// The lines that make it so, for the first finding that is about memory.
@@ -56,6 +58,8 @@ pub struct Odd {
 pub struct Finding {
     /// Its number in the job.
     pub rank: u64,
+    /// Its place among the ranks that were compared.
+    pub place: usize,
     /// By which number.
     pub metric: Metric,
     /// The number of this rank: bytes, nanoseconds, or bytes per step.
@@ -66,8 +70,11 @@ pub struct Finding {
     pub peers_low: f64,
     /// The largest of the peers.
     pub peers_high: f64,
-    /// Numbers of the peers in the job.
+    /// Numbers of the peers in the job, smallest first.
     pub peers: Vec<u64>,
+    /// Their places among the ranks that were compared, in the order of `peers`.
+    #[serde(skip)]
+    pub peer_places: Vec<usize>,
     /// One minus the chance that ranks with the others' spread bring forth such a rank by themselves, times the number of
     /// comparisons. Of growth it is the confidence of the verdict, where that has one.
     pub confidence: Option<f64>,
@@ -88,6 +95,8 @@ pub struct Explained {
     pub lines: Vec<Difference>,
     /// The rank whose lines are most alike, but for these.
     pub beside: u64,
+    /// The place of that rank among those that were compared.
+    pub beside_place: usize,
     /// How much of the difference they make up, 0 to 1. Not known of growth, whose lines tell a sum and no pace.
     pub share: Option<f64>,
     /// The bytes that the lines make up.

@@ -169,6 +169,8 @@ fn away(ranks: &[Rank], metric: Metric, split: &Split, peers_by: PeersBy) -> Vec
             let (outer, rest) = strays.split_at_checked(count)?;
             let mut others: Vec<f64> = rest.iter().map(|stray| stray.distance).collect();
             others.extend(&spread);
+            // The strays that are left may be nearer than members of the groups: rank 0 and the last one are allowed some distance.
+            others.sort_by(|a, b| b.total_cmp(a));
             let distance = outer.last()?.distance;
             let (alike, heavy) = (metric.alike(), metric.heavy_from());
             let chance = chance(distance, count, &others, alike, heavy);
@@ -292,14 +294,17 @@ fn verdicts(ranks: &[Rank], few: &[usize], others: &[usize]) -> Vec<(usize, Find
     let finding = |place: &usize| {
         let rank = ranks.get(*place)?;
         let growth = rank.growth?;
+        let (peers, peer_places) = numbers(ranks, others);
         let finding = Finding {
             rank: rank.rank,
+            place: *place,
             metric: Metric::Growth,
             value: growth.pace,
             peers_median: 0.0,
             peers_low: 0.0,
             peers_high: 0.0,
-            peers: numbers(ranks, others),
+            peers,
+            peer_places,
             confidence: growth.confidence,
         };
         Some((*place, finding))
@@ -307,13 +312,14 @@ fn verdicts(ranks: &[Rank], few: &[usize], others: &[usize]) -> Vec<(usize, Find
     few.iter().filter_map(finding).collect()
 }
 
-fn numbers(ranks: &[Rank], places: &[usize]) -> Vec<u64> {
+/// The numbers of the ranks at these places, smallest first, and the places in the same order.
+fn numbers(ranks: &[Rank], places: &[usize]) -> (Vec<u64>, Vec<usize>) {
     let numbers = places
         .iter()
-        .filter_map(|place| Some(ranks.get(*place)?.rank));
-    let mut numbers: Vec<u64> = numbers.collect();
+        .filter_map(|place| Some((ranks.get(*place)?.rank, *place)));
+    let mut numbers: Vec<(u64, usize)> = numbers.collect();
     numbers.sort_unstable();
-    numbers
+    numbers.into_iter().unzip()
 }
 
 /// A candidate as a finding.
@@ -323,14 +329,17 @@ fn finding(ranks: &[Rank], candidate: &Candidate, comparisons: usize) -> Option<
     let peers = candidate.peers.iter().filter_map(|place| ranks.get(*place));
     let mut values: Vec<f64> = peers.filter_map(|rank| metric.of(rank)).collect();
     values.sort_by(f64::total_cmp);
+    let (peers, peer_places) = numbers(ranks, &candidate.peers);
     Some(Finding {
         rank: rank.rank,
+        place: candidate.place,
         metric,
         value: metric.of(rank)?,
         peers_median: median(&values)?,
         peers_low: *values.first()?,
         peers_high: *values.last()?,
-        peers: numbers(ranks, &candidate.peers),
+        peers,
+        peer_places,
         confidence: Some((1.0 - candidate.chance * comparisons as f64).clamp(0.0, 1.0)),
     })
 }
@@ -377,8 +386,8 @@ fn sure(
     kept.retain(|(place, _), (by, more, _)| {
         *by != PeersBy::Another || !certain.contains(place) && (*more || !has_more.contains(place))
     });
-    let accused: Vec<u64> = kept.values().map(|(_, _, finding)| finding.rank).collect();
-    let nearest = nearest.filter(|finding| !accused.contains(&finding.rank));
+    let accused: Vec<usize> = kept.keys().map(|(place, _)| *place).collect();
+    let nearest = nearest.filter(|finding| !accused.contains(&finding.place));
     let sure = kept
         .into_iter()
         .map(|((place, _), (_, _, finding))| (place, finding));
@@ -420,7 +429,8 @@ fn odd(ranks: &[Rank], verdicts: Vec<(usize, Finding)>, sure: Vec<(usize, Findin
             let about_memory = findings.iter().find(|one| one.metric != Metric::StepTime);
             Some(Odd {
                 rank: rank.rank,
-                explained: about_memory.and_then(|finding| explain(ranks, rank, finding)),
+                place,
+                explained: about_memory.and_then(|finding| explain(ranks, finding)),
                 findings,
             })
         })
@@ -430,7 +440,7 @@ fn odd(ranks: &[Rank], verdicts: Vec<(usize, Finding)>, sure: Vec<(usize, Findin
             .cmp(&order(b.metric))
             .then_with(|| by_confidence(a, b))
             .then_with(|| b.difference().abs().total_cmp(&a.difference().abs()))
-            .then(a.rank.cmp(&b.rank)),
+            .then((a.rank, a.place).cmp(&(b.rank, b.place))),
         _ => Ordering::Equal,
     });
     odd

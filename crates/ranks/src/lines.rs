@@ -14,7 +14,8 @@ const WORTH_TELLING: f64 = 0.02;
 const NEAREST: usize = 3;
 
 /// The lines whose differences have the direction of the finding. `None` where no lines are known.
-pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<Explained> {
+pub(crate) fn explain(ranks: &[Rank], finding: &Finding) -> Option<Explained> {
+    let rank = ranks.get(finding.place)?;
     if rank.lines.is_empty() {
         return None;
     }
@@ -22,21 +23,22 @@ pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<
         Metric::Peak => line.peak_bytes,
         _ => line.live_bytes,
     };
-    let numbers: HashSet<u64> = finding.peers.iter().copied().collect();
     let own = summed(rank, of);
-    let mut peers: Vec<(u64, u64, BTreeMap<&str, u64>)> = ranks
+    let mut peers: Vec<(u64, u64, usize, BTreeMap<&str, u64>)> = finding
+        .peer_places
         .iter()
-        .filter(|peer| numbers.contains(&peer.rank) && !peer.lines.is_empty())
-        .map(|peer| (peer.rank, summed(peer, of)))
-        .map(|(number, lines)| (distance(&own, &lines), number, lines))
+        .filter_map(|place| Some((*place, ranks.get(*place)?)))
+        .filter(|(_, peer)| !peer.lines.is_empty())
+        .map(|(place, peer)| (place, peer.rank, summed(peer, of)))
+        .map(|(place, number, lines)| (distance(&own, &lines), number, place, lines))
         .collect();
     // Ranks with the same task have the same lines but for those that make this one odd, so they are the nearest.
-    peers.sort_by_key(|(distance, number, _)| (*distance, *number));
+    peers.sort_by_key(|(distance, number, place, _)| (*distance, *number, *place));
     peers.truncate(peers.len().isqrt().max(NEAREST));
     let count = peers.len();
-    let (_, beside, _) = *peers.first()?;
+    let (_, beside, beside_place, _) = *peers.first()?;
     let mut of_peers: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, bytes) in peers.iter().flat_map(|(_, _, lines)| lines) {
+    for (name, bytes) in peers.iter().flat_map(|(_, _, _, lines)| lines) {
         of_peers.entry(name).or_default().push(*bytes as f64);
     }
     let names: HashSet<&str> = own.keys().chain(of_peers.keys()).copied().collect();
@@ -74,6 +76,7 @@ pub(crate) fn explain(ranks: &[Rank], rank: &Rank, finding: &Finding) -> Option<
     Some(Explained {
         lines,
         beside,
+        beside_place,
         share,
         bytes,
     })

@@ -77,6 +77,51 @@ fn stages_of_one_rank_each_are_no_oddities() {
     assert!(judge(&ranks).odd.is_empty());
 }
 
+/// Rank 0 is allowed some memory more, which may leave it nearer to the others than some of them are to one another.
+#[test]
+fn rank_0_with_as_much_as_another_one_accuses_nobody() {
+    const LEVEL: f64 = 40.0 * (1_u64 << 30) as f64;
+    let mut ranks: Vec<Rank> = Vec::new();
+    let mut place = 0.0;
+    for number in 0..24 {
+        let share = if number == 0 || number == 9 {
+            1.057
+        } else {
+            place += 1.0;
+            0.965 + 0.07 * (place - 1.0) / 21.0
+        };
+        ranks.push(Rank {
+            rank: number,
+            peak_bytes: Some((LEVEL * share) as u64),
+            ..Rank::default()
+        });
+    }
+    let judgement = judge(&ranks);
+    assert!(judgement.odd.is_empty(), "{:?}", judgement.odd);
+    assert!(judgement.comparisons > 0);
+}
+
+#[test]
+fn the_one_of_two_with_its_number_is_accused_and_is_no_peer_of_itself() {
+    for (own, other) in [(3, 15), (15, 3)] {
+        let twelve = || healthy(Structure::Equal, 12, &mut Dice::new(3));
+        let mut ranks = twelve();
+        ranks.extend(twelve());
+        assert_eq!(ranks[own].rank, ranks[other].rank);
+        spoil(&mut ranks[own], Fault::HigherPeak, 0.3);
+        let judgement = judge(&ranks);
+        let odd = judgement.odd.first().unwrap();
+        assert_eq!((judgement.odd.len(), odd.rank, odd.place), (1, 3, own));
+        let finding = &odd.findings[0];
+        assert_eq!(finding.place, own);
+        assert!(!finding.peer_places.contains(&own));
+        assert!(finding.peer_places.contains(&other));
+        let explained = odd.explained.as_ref().unwrap();
+        assert_ne!(explained.beside_place, own);
+        assert_eq!(explained.lines[0].name, common::CULPRIT);
+    }
+}
+
 #[test]
 fn the_slowest_of_many_that_grow_is_compared_with_those() {
     let mut ranks = healthy(Structure::Uniform, 64, &mut Dice::new(5));

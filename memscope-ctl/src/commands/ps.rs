@@ -57,11 +57,10 @@ impl Run for Ps {
             return earlier::earlier(self.state_dir.as_deref(), session).await;
         }
         let answer = session.client().await?.list().await?;
-        // The times of a recording are of another clock, so they cannot be compared with ours.
-        let now = match &session.global.recording {
-            None => boot_ns(),
-            Some(_) => None,
-        };
+        // The times of a recording, and of a daemon behind a port, are of another clock, so they cannot be compared with ours.
+        let is_here = session.global.recording.is_none()
+            && matches!(session.global.address(), Address::Unix(_));
+        let now = is_here.then(boot_ns).flatten();
         session.show(&answer, |answer| self.text(answer, now))
     }
 
@@ -147,10 +146,15 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
         processes.any(|(_, process)| !told(process).is_empty())
     };
     let (has_rank, has_job) = (is_told(rank), is_told(whose));
+    let since = |process: &v1::Process| {
+        let until = process.ended_boot_ns.or(now_boot_ns)?;
+        Some(until.saturating_sub(process.attached_boot_ns))
+    };
+    // The clocks of other nodes are not ours.
+    let has_since = !has_node && all.iter().any(|(_, process)| since(process).is_some());
     let mut head = Vec::from_iter(has_node.then_some(Column::Left("NODE")));
     head.extend([Column::Right("PID"), Column::Left("TRACED")]);
-    // The clocks of other nodes are not ours.
-    head.extend((!has_node).then_some(Column::Right("SINCE")));
+    head.extend(has_since.then_some(Column::Right("SINCE")));
     head.extend([
         Column::Right("KNOWN FROM"),
         Column::Right("ALLOCATED"),
@@ -163,7 +167,6 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
     head.push(Column::Left("COMMAND"));
     let rows = all.iter().map(|(node, process)| {
         let facts = process.facts.clone().unwrap_or_default();
-        let until = process.ended_boot_ns.or(now_boot_ns);
         let mut row = Vec::from_iter(node.map(plain));
         row.extend([
             facts.pid.to_string(),
@@ -172,11 +175,7 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
                 state => state.to_string(),
             },
         ]);
-        row.extend((!has_node).then(|| {
-            until.map_or_else(String::new, |now| {
-                nanoseconds(now.saturating_sub(process.attached_boot_ns))
-            })
-        }));
+        row.extend(has_since.then(|| since(process).map_or_else(String::new, nanoseconds)));
         row.extend([
             process
                 .known_from_unix_ns

@@ -100,10 +100,11 @@ function Job({ job }: { job: RankedJob }): JSX.Element {
         </p>
       )}
       {odd.slice(0, MOST_ODD).map((one) => {
-        const row = job.ranks.find((rank) => rank.rank === one.rank);
+        // By its place: two jobs of which the name is not known have the same numbers.
+        const row = job.ranks[one.place];
         const perStep = row?.growth_bytes_per_step != null;
         return (
-          <div key={one.rank} data-fact="odd">
+          <div key={one.place} data-fact="odd">
             <p class="lead">
               <span class="alarm" aria-hidden="true">
                 ▲

@@ -44,6 +44,8 @@ pub fn process(pid: u32, uid: u32) -> FakeProcess {
         given_back: Vec::new(),
         snapshot: (2, 3, 5),
         stacks: 30,
+        more_stacks: Vec::new(),
+        steps: (1..=3).map(step).collect(),
     }
 }
 
@@ -422,9 +424,10 @@ fn marks(asked: &v1::MarksRequest, process: &FakeProcess) -> v1::MarksResponse {
     })
 }
 
-/// Three steps of an optimizer on device 0.
-fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
-    let row = |step: u64| v1::StepRow {
+/// A step of an optimizer on device 0.
+#[must_use]
+pub fn step(step: u64) -> v1::StepRow {
+    v1::StepRow {
         step,
         steps: 1,
         from_boot_ns: step * 1_000_000_000,
@@ -441,7 +444,15 @@ fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
         frees: 99,
         allocated_bytes: 9 << 20,
         freed_bytes: 8 << 20,
-    };
+    }
+}
+
+/// The steps of an optimizer.
+fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
+    let mut rows = process.steps.clone();
+    if asked.limit > 0 {
+        rows = rows.split_off(rows.len().saturating_sub(asked.limit as usize));
+    }
     let gap = v1::StepGap {
         step: 2,
         min_bytes: 1 << 20,
@@ -486,7 +497,7 @@ fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
             allocs: 200,
             frees: 198,
         }],
-        rows: (1..=3).map(row).collect(),
+        rows,
         launches: None,
         survivor_count: 1,
         survivor_bytes: 512,

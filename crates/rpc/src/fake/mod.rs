@@ -5,7 +5,9 @@ mod process;
 mod stacks;
 mod triggers;
 
-pub use answers::{device, event, given_back, group, noted, process, snapshot, summary, young};
+pub use answers::{
+    device, event, given_back, group, noted, process, snapshot, step, summary, young,
+};
 pub use process::FakeProcess;
 pub use stacks::{hard, native, python, stack_row, stacks};
 pub use triggers::{FakeTriggers, kept, trigger};
@@ -292,6 +294,10 @@ impl Daemon for FakeDaemon {
         let now_ns = self.end().await?;
         lock(&self.asked).push(at);
         let mut report = stacks(pid, 0, process.stacks, at.is_some());
+        report.rows.extend(process.more_stacks);
+        report
+            .rows
+            .sort_by_key(|row| std::cmp::Reverse(row.live.bytes));
         report.as_of.boot_ns = match at {
             Some(crate::Moment::Ago(ns)) => now_ns - ns,
             Some(crate::Moment::Boot(ns)) => ns,

@@ -1,6 +1,6 @@
 //! A process that a test makes up.
 
-use memscope_ledger::report::ProcessSummary;
+use memscope_ledger::report::{ProcessSummary, StackRow};
 use memscope_proto::v1;
 
 /// What the fake daemon knows of one process.
@@ -22,4 +22,8 @@ pub struct FakeProcess {
     pub snapshot: (usize, usize, usize),
     /// Number of plain stacks in the answer to `stacks`, which also has those of [`super::hard`].
     pub stacks: usize,
+    /// Further stacks in that answer.
+    pub more_stacks: Vec<StackRow>,
+    /// The steps, oldest first, by device.
+    pub steps: Vec<v1::StepRow>,
 }

@@ -1,6 +1,6 @@
 //! `holders --every`: how the holders change.
 
-use super::table::{self, ROWS, container, via};
+use super::table::{self, container, rows, via};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
@@ -45,7 +45,7 @@ impl Again {
                 .await?;
             match &before {
                 _ if self.json => output::json_line(&answer)?,
-                None => output::text(&table::text(&shown(&answer, self.limit)))?,
+                None => output::text(&table::text(&answer, rows(self.limit)))?,
                 Some(before) => {
                     output::text(&format!("\n{}", changes(before, &answer, self.limit)))?;
                 }
@@ -54,23 +54,6 @@ impl Again {
         }
         Ok(())
     }
-}
-
-/// Most rows that are shown.
-fn rows(limit: Option<u32>) -> usize {
-    match limit {
-        Some(0) => usize::MAX,
-        limit => limit.unwrap_or(ROWS) as usize,
-    }
-}
-
-/// The answer with as many rows as are shown: all were asked for, because any of them may change.
-fn shown(answer: &v1::HoldersResponse, limit: Option<u32>) -> v1::HoldersResponse {
-    let mut answer = answer.clone();
-    let left_out = answer.holders.len().saturating_sub(rows(limit));
-    answer.holders.truncate(rows(limit));
-    answer.more += left_out as u64;
-    answer
 }
 
 fn key(holder: &v1::Holder) -> Key<'_> {

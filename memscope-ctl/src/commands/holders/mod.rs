@@ -11,7 +11,7 @@ use crate::units::parse_timeout;
 use every::Again;
 use memscope_proto::v1;
 use std::time::Duration;
-use table::ROWS;
+use table::rows;
 
 /// Show which Python objects keep device memory alive: the variable, the list, the attribute.
 ///
@@ -60,16 +60,14 @@ impl Run for Holders {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let json = session.global.json;
-        let mut question = v1::HoldersRequest {
+        let question = v1::HoldersRequest {
             pid: client.choose(self.process.pid()).await?,
             addresses: self.address.clone(),
-            limit: self.limit.unwrap_or(if json { 0 } else { ROWS }),
+            // A table is cut here: what is said beneath it is of all rows, and with --every any of them may change.
+            limit: if json { self.limit.unwrap_or(0) } else { 0 },
             alike: self.alike,
         };
         if let Some(interval) = self.every {
-            if !json {
-                question.limit = 0;
-            }
             let again = Again {
                 interval,
                 count: self.count,
@@ -84,6 +82,6 @@ impl Run for Holders {
                 rpc.holders(request).await
             })
             .await?;
-        session.show(&answer, table::text)
+        session.show(&answer, |answer| table::text(answer, rows(self.limit)))
     }
 }

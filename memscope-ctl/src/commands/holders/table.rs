@@ -6,10 +6,19 @@ use crate::units::{bytes, grouped, moment, plain};
 use memscope_proto::v1::{self, HolderOrigin, HolderVia};
 
 /// Rows that a table shows where no number is asked for.
-pub(super) const ROWS: u32 = 30;
+const ROWS: u32 = 30;
 
-/// The answer as a table.
-pub(super) fn text(answer: &v1::HoldersResponse) -> String {
+/// Most rows that are shown.
+pub(super) fn rows(limit: Option<u32>) -> usize {
+    match limit {
+        Some(0) => usize::MAX,
+        limit => limit.unwrap_or(ROWS) as usize,
+    }
+}
+
+/// The answer as a table of at most so many rows. All were asked for: what is said beneath them is of all.
+pub(super) fn text(answer: &v1::HoldersResponse, most: usize) -> String {
+    let shown = answer.holders.get(..most).unwrap_or(&answer.holders);
     let process = answer.process.as_ref();
     let mut text = format!(
         "{}  as of {}\n",
@@ -30,7 +39,7 @@ pub(super) fn text(answer: &v1::HoldersResponse) -> String {
         Column::Right("SIZE"),
         Column::Left("CONTAINER"),
     ];
-    let rows = answer.holders.iter().map(|holder| {
+    let rows = shown.iter().map(|holder| {
         let blocks = holder.blocks.unwrap_or_default();
         vec![
             plain(&holder.path),
@@ -42,11 +51,12 @@ pub(super) fn text(answer: &v1::HoldersResponse) -> String {
     });
     text.push('\n');
     text.push_str(&table(&head, rows.collect()));
-    if answer.more > 0 {
-        text.push_str(&format!("and {} more (--limit 0 shows all)\n", answer.more));
+    let more = answer.more + (answer.holders.len() - shown.len()) as u64;
+    if more > 0 {
+        text.push_str(&format!("and {more} more (--limit 0 shows all)\n"));
     }
     text.push_str(&sums(answer));
-    if let [only] = answer.holders.as_slice() {
+    if let [only] = shown {
         text.push_str(&way(only));
     }
     text.push_str(&coverage(&answer.coverage));
@@ -137,4 +147,42 @@ pub(in crate::commands) fn step_of_way(step: &v1::HolderStep) -> String {
         file => format!("  {}:{}", plain(file), step.line),
     };
     format!("{part}  {}{length}{place}", plain(&step.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsure_blocks_of_rows_that_are_not_shown_count() {
+        let amount = |count| v1::Amount {
+            count,
+            bytes: count << 20,
+        };
+        let holder = |path: &str, unsure| v1::Holder {
+            path: path.to_owned(),
+            blocks: Some(amount(9)),
+            unsure,
+            ..v1::Holder::default()
+        };
+        let answer = v1::HoldersResponse {
+            holders: vec![
+                holder("a", None),
+                holder("b", Some(amount(1))),
+                holder("c", Some(amount(2))),
+            ],
+            more: 4,
+            ..v1::HoldersResponse::default()
+        };
+        let shown = text(&answer, 2);
+        assert!(
+            shown.contains("and 5 more (--limit 0 shows all)"),
+            "{shown}"
+        );
+        let unsure = "the way to 3 blocks (3.00 MiB) changed while it was read";
+        assert!(shown.contains(unsure), "{shown}");
+        let all = text(&answer, rows(Some(0)));
+        assert!(all.contains("and 4 more") && all.contains(unsure), "{all}");
+        assert_eq!((rows(None), rows(Some(7))), (30, 7));
+    }
 }

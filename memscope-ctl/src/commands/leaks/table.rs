@@ -260,12 +260,17 @@ fn foremost(line: &v1::LeakLine) -> String {
 pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize) -> String {
     let mut all = Vec::new();
     let (mut growing, mut processes, mut young, mut omitted) = (0, 0, 0, 0);
+    let mut unread = 0;
     for (node, told) in replies.answers() {
         for (process, answer) in told.answers() {
             processes += 1;
             omitted += answer.omitted_lines;
             growing += u64::from(answer.growing_groups > 0);
-            young += u64::from(answer.growing_groups == 0 && answer.young.is_some());
+            match (answer.growing_groups, &answer.young) {
+                (0, _) if never_read(answer) => unread += 1,
+                (0, Some(_)) => young += 1,
+                _ => {}
+            }
             let each = answer.lines.iter();
             all.extend(each.map(|line| (of_node(&node.name, process), line)));
         }
@@ -280,12 +285,16 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
         return "No process was judged.\n".to_owned();
     }
     let mut text = format!(
-        "{} of {} processes grow{}.\n",
+        "{} of {} processes grow{}{}.\n",
         grouped(growing),
         grouped(processes),
         match young {
             0 => String::new(),
             young => format!("; of {} it is too early to tell", grouped(young)),
+        },
+        match unread {
+            0 => String::new(),
+            unread => format!("; of {} nothing has been read yet", grouped(unread)),
         }
     );
     if limit > 0 {
@@ -565,6 +574,38 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_of_which_nothing_was_read_is_not_told_as_one_that_does_not_grow() {
+        let note = |code: &str| v1::CoverageNote {
+            code: code.to_owned(),
+            ..v1::CoverageNote::default()
+        };
+        let of = |codes: &[&str], young: bool| {
+            let answer = v1::LeaksResponse {
+                coverage: codes.iter().map(|code| note(code)).collect(),
+                young: young.then(v1::YoungGrowth::default),
+                ..v1::LeaksResponse::default()
+            };
+            (v1::Process::default(), Ok(answer))
+        };
+        let text = |processes| {
+            let told = Told {
+                processes,
+                not_asked: 0,
+            };
+            of_fleet(&Replies::answered(vec![told]), 0)
+        };
+        let unread = || of(&["level_read", "totals_unknown"], false);
+        assert_eq!(
+            text(vec![unread()]),
+            "0 of 1 processes grow; of 1 nothing has been read yet.\n"
+        );
+        assert_eq!(
+            text(vec![unread(), of(&[], true), of(&["level_read"], false)]),
+            "0 of 3 processes grow; of 1 it is too early to tell; of 1 nothing has been read yet.\n"
+        );
+    }
 
     #[test]
     fn lines_that_the_daemons_left_out_are_counted_as_well() {

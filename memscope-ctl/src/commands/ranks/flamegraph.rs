@@ -1,5 +1,6 @@
 //! `ranks --flamegraph`: what the odd rank holds beside one of its peers, drawn.
 
+use super::gather::Member;
 use super::job::Job;
 use crate::client::Rpc;
 use crate::failure::Failure;
@@ -31,15 +32,20 @@ pub(super) async fn draw(
     let mut all = jobs
         .iter()
         .flat_map(|job| job.judgement.odd.iter().map(move |odd| (job, odd)));
-    let Some((job, odd, beside)) = all.find_map(|(job, odd)| Some((job, odd, peer(odd)?))) else {
+    let found = all.find_map(|(job, odd)| {
+        let member = |place: usize| job.members.get(place);
+        Some((odd, member(odd.place)?, member(peer(odd)?)?))
+    });
+    let Some((odd, whose, beside_whose)) = found else {
         return Ok(None);
     };
+    let beside = beside_whose.1.of.rank;
     let is_peak = odd
         .findings
         .first()
         .is_some_and(|one| one.metric == Metric::Peak);
-    let own = stacks(fleet, job, odd.rank, is_peak).await?;
-    let other = stacks(fleet, job, beside, is_peak).await?;
+    let own = stacks(fleet, whose, is_peak).await?;
+    let other = stacks(fleet, beside_whose, is_peak).await?;
     let lines = folded(&other, &own);
     let mut content = Vec::new();
     let is_text = path
@@ -69,30 +75,26 @@ pub(super) async fn draw(
     Ok(Some(Drawn { rank, beside }))
 }
 
-/// The rank beside which an odd one is drawn: the one whose lines are most alike.
-fn peer(odd: &Odd) -> Option<u64> {
+/// The place of the rank beside which an odd one is drawn: the one whose lines are most alike.
+fn peer(odd: &Odd) -> Option<usize> {
     let finding = odd
         .findings
         .iter()
         .find(|one| one.metric != Metric::StepTime)?;
-    let alike = odd.explained.as_ref().map(|explained| explained.beside);
-    alike.or_else(|| finding.peers.get(finding.peers.len() / 2).copied())
+    let alike = odd
+        .explained
+        .as_ref()
+        .map(|explained| explained.beside_place);
+    let places = &finding.peer_places;
+    alike.or_else(|| places.get(places.len() / 2).copied())
 }
 
 /// Bytes by stack, its frames outermost first.
 async fn stacks(
     fleet: &Fleet,
-    job: &Job,
-    rank: u64,
+    (node, member): &(String, Member),
     is_peak: bool,
 ) -> Result<BTreeMap<String, u64>, Failure> {
-    let found = job
-        .members
-        .iter()
-        .find(|(_, member)| member.of.rank == rank);
-    let Some((node, member)) = found else {
-        return Ok(BTreeMap::new());
-    };
     let metric = match is_peak {
         true => v1::StackMetric::Peak,
         false => v1::StackMetric::Live,

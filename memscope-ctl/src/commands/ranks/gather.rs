@@ -8,10 +8,12 @@ use crate::render::frames::{Frame, why_missing};
 use crate::render::{Known, totals_of};
 use memscope_proto::v1;
 use memscope_ranks::{Growth, Line, Rank};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Steps of which the lowest level is the floor.
-const FLOOR_STEPS: u32 = 20;
+const FLOOR_STEPS: usize = 20;
+/// Rows of steps that are asked for: each step has one for each device, of which at most 256 are told apart in a process.
+const FLOOR_ROWS: u32 = 256 * FLOOR_STEPS as u32;
 /// Lines of a rank that are compared: those that hold most.
 const LINES: u32 = 50;
 /// Lines whose growth is added up.
@@ -41,9 +43,11 @@ impl Place {
 }
 
 /// One rank, and what is known of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Member {
     pub(super) pid: u32,
+    /// Whether the process runs still.
+    pub(super) is_attached: bool,
     pub(super) place: Place,
     pub(super) allocated_bytes: Option<u64>,
     /// Whether the growth is per step; else it is per second.
@@ -109,9 +113,8 @@ fn of_ranks<'a>(processes: &'a [v1::Process], job: Option<&str>) -> Vec<&'a v1::
 /// number one after the other, the last one counts.
 fn the_rank(mut all: Vec<&v1::Process>) -> Option<&v1::Process> {
     let weight = |process: &v1::Process| {
-        let is_attached = process.state() == v1::ProcessState::Attached;
         (
-            is_attached,
+            is_attached(process),
             process.allocated_bytes.is_some_and(|bytes| bytes > 0),
         )
     };
@@ -124,6 +127,10 @@ fn the_rank(mut all: Vec<&v1::Process>) -> Option<&v1::Process> {
     };
     all.into_iter()
         .max_by_key(|process| (!is_child(process), process.handle))
+}
+
+fn is_attached(process: &v1::Process) -> bool {
+    process.state() == v1::ProcessState::Attached
 }
 
 /// What is known of a rank, and why something is not, if the daemon refused to say it.
@@ -141,7 +148,7 @@ async fn member(
     )?;
     let question = v1::StepsRequest {
         pid,
-        limit: FLOOR_STEPS,
+        limit: FLOOR_ROWS,
         survivors: 0,
         every: 1,
     };
@@ -154,18 +161,28 @@ async fn member(
     };
     let leaks = async |mut rpc: Rpc, request| rpc.leaks(request).await;
     let leaks = known(asking.ask(question, leaks).await, &mut refused)?;
-    let question = v1::StacksRequest {
-        pid,
-        by: v1::StackGrouping::OwnLine.into(),
-        limit: LINES,
-        ..v1::StacksRequest::default()
-    };
-    let stacks = async |mut rpc: Rpc, request| rpc.stacks(request).await;
-    let stacks = known(asking.ask(question, stacks).await, &mut refused)?;
+    // What held most at the peak may hold nothing now, and the other way round.
+    let mut by_line = [None, None];
+    let metrics = [v1::StackMetric::Live, v1::StackMetric::Peak];
+    for (metric, answer) in metrics.into_iter().zip(&mut by_line) {
+        let question = v1::StacksRequest {
+            pid,
+            view: Some(v1::StackView {
+                metric: metric.into(),
+                ..v1::StackView::default()
+            }),
+            by: v1::StackGrouping::OwnLine.into(),
+            limit: LINES,
+            ..v1::StacksRequest::default()
+        };
+        let stacks = async |mut rpc: Rpc, request| rpc.stacks(request).await;
+        *answer = known(asking.ask(question, stacks).await, &mut refused)?;
+    }
     let peak = |of| stats.as_ref().and_then(|stats| peak(stats, of));
     let pace = leaks.as_ref().and_then(Pace::of);
     let member = Member {
         pid,
+        is_attached: is_attached(process),
         allocated_bytes: process.allocated_bytes,
         is_per_step: pace.is_some_and(|pace| pace.per_step.is_some()),
         growth_bytes_per_s: pace.map_or(0.0, |pace| pace.per_second),
@@ -176,7 +193,10 @@ async fn member(
             floor_bytes: steps.as_ref().and_then(floor),
             step_ns: steps.and_then(|steps| steps.summary?.median_ns),
             growth: pace.map(Pace::growth),
-            lines: stacks.as_ref().map(lines).unwrap_or_default(),
+            lines: match &by_line {
+                [Some(live), Some(peak)] => lines(live, peak),
+                _ => Vec::new(),
+            },
         },
         place,
     };
@@ -197,6 +217,9 @@ fn peak(stats: &v1::StatsResponse, of: fn(&v1::DeviceStats) -> Option<u64>) -> O
         .filter(|device| device.device.is_some() || !has_pool)
         .peekable();
     counted.peek()?;
+    if Known::of(&stats.coverage, &["history"]) != Known::Exactly {
+        return None;
+    }
     counted.try_fold(0u64, |sum, device| {
         let is_exact = totals_of(device, &stats.coverage) == Known::Exactly;
         let part = of(device).filter(|_| is_exact)?;
@@ -226,8 +249,11 @@ fn known<A>(
 
 /// The lowest level of the last steps, of all devices together.
 fn floor(steps: &v1::StepsResponse) -> Option<u64> {
+    let numbers: BTreeSet<u64> = steps.rows.iter().map(|row| row.step).collect();
+    let from = numbers.iter().nth_back(FLOOR_STEPS - 1);
+    let from = from.or(numbers.first()).copied()?;
     let mut lowest: BTreeMap<Option<i32>, u64> = BTreeMap::new();
-    for row in &steps.rows {
+    for row in steps.rows.iter().filter(|row| row.step >= from) {
         let level = lowest.entry(row.device).or_insert(u64::MAX);
         *level = (*level).min(row.min_allocated_bytes);
     }
@@ -256,12 +282,15 @@ impl Pace {
         if is_none && (leaks.young.is_some() || never_read(leaks)) {
             return None;
         }
-        let per_step: Option<f64> = growing().map(|line| line.growth_bytes_per_step).sum();
+        // A line that stands beside others is a part of their growth, and has none of its own.
+        let counted = || growing().filter(|line| !line.beside);
+        let per_step: Option<f64> = counted().map(|line| line.growth_bytes_per_step).sum();
+        let is_none = counted().next().is_none();
         let sure = growing().filter_map(|line| line.confidence);
         Some(Pace {
             grows: leaks.growing_groups > 0,
             per_step: per_step.filter(|_| !is_none),
-            per_second: growing().map(|line| line.growth_bytes_per_s).sum(),
+            per_second: counted().map(|line| line.growth_bytes_per_s).sum(),
             confidence: sure.max_by(f64::total_cmp),
         })
     }
@@ -275,25 +304,36 @@ impl Pace {
     }
 }
 
-/// What the program's own lines hold.
-fn lines(stacks: &v1::StacksResponse) -> Vec<Line> {
-    let bytes = |amount: Option<v1::Amount>| amount.unwrap_or_default().bytes;
-    let line = |group: &v1::StackGroup| {
-        let amounts = group.own.unwrap_or_default();
-        let frame = group
-            .frame
-            .and_then(|place| stacks.frames.get(place as usize));
-        let frame = frame.map(|frame| Frame::of(stacks, frame));
-        Line {
-            name: match frame {
-                Some(frame) => format!("{} {}", frame.place(), frame.name()),
-                None => why_missing(group.missing.as_deref()),
-            },
-            live_bytes: bytes(amounts.live),
-            peak_bytes: bytes(amounts.peak),
-        }
+/// What the program's own lines hold: those that hold most now, and those that held most at the peak.
+fn lines(live: &v1::StacksResponse, peak: &v1::StacksResponse) -> Vec<Line> {
+    let mut lines: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for group in &live.groups {
+        let (bytes, _) = lines.entry(line_name(live, group)).or_default();
+        let amount = group.own.and_then(|own| own.live).unwrap_or_default();
+        *bytes = bytes.saturating_add(amount.bytes);
+    }
+    for group in &peak.groups {
+        let (_, bytes) = lines.entry(line_name(peak, group)).or_default();
+        let amount = group.own.and_then(|own| own.peak).unwrap_or_default();
+        *bytes = bytes.saturating_add(amount.bytes);
+    }
+    let line = |(name, (live_bytes, peak_bytes))| Line {
+        name,
+        live_bytes,
+        peak_bytes,
     };
-    stacks.groups.iter().map(line).collect()
+    lines.into_iter().map(line).collect()
+}
+
+/// What tells a line from others, the same in all ranks.
+fn line_name(stacks: &v1::StacksResponse, group: &v1::StackGroup) -> String {
+    let frame = group
+        .frame
+        .and_then(|place| stacks.frames.get(place as usize));
+    match frame.map(|frame| Frame::of(stacks, frame)) {
+        Some(frame) => format!("{} {}", frame.place(), frame.name()),
+        None => why_missing(group.missing.as_deref()),
+    }
 }
 
 #[cfg(test)]
@@ -343,7 +383,18 @@ mod tests {
             lower_bound: true,
             ..v1::CoverageNote::default()
         };
+        let of_history = v1::CoverageNote {
+            affects: vec!["history".to_owned()],
+            ..a_bound.clone()
+        };
         assert_eq!(of(&two, &[a_bound]), None);
+        assert_eq!(of(&two, &[of_history]), None);
+        let of_blocks = v1::CoverageNote {
+            affects: vec!["blocks".to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        };
+        assert_eq!(of(&two, &[of_blocks]), Some(15));
     }
 
     #[test]
@@ -385,7 +436,36 @@ mod tests {
             pace(&[known.clone(), known.clone()]),
             Some((Some(2.0), 2.0))
         );
-        assert_eq!(pace(&[known, unknown]), Some((None, 70.0)));
+        assert_eq!(pace(&[known.clone(), unknown]), Some((None, 70.0)));
+        // A line beside others has no growth of its own.
+        let beside = v1::LeakLine {
+            beside: true,
+            ..line(None, 0.0)
+        };
+        assert_eq!(pace(&[known, beside.clone()]), Some((Some(1.0), 1.0)));
+        assert_eq!(pace(&[beside]), Some((None, 0.0)));
         assert_eq!(pace(&[]), Some((None, 0.0)));
+    }
+
+    #[test]
+    fn the_floor_is_of_the_last_20_steps_of_every_device() {
+        let row = |step, device, min_allocated_bytes| v1::StepRow {
+            step,
+            device: Some(device),
+            min_allocated_bytes,
+            ..v1::StepRow::default()
+        };
+        let of = |steps: std::ops::RangeInclusive<u64>| {
+            // The earlier the step, the lower its level.
+            let rows = steps.flat_map(|step| [row(step, 0, step), row(step, 1, 100 * step)]);
+            floor(&v1::StepsResponse {
+                rows: rows.collect(),
+                ..v1::StepsResponse::default()
+            })
+        };
+        assert_eq!(of(1..=20), Some(101));
+        assert_eq!(of(1..=21), Some(202));
+        assert_eq!(of(7..=7), Some(707));
+        assert_eq!(floor(&v1::StepsResponse::default()), None);
     }
 }

@@ -35,6 +35,10 @@ pub(super) fn jobs(replies: &Replies<Members>) -> Vec<Job> {
 }
 
 fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
+    // What has ended is of an earlier run where others run still.
+    if members.iter().any(|(_, member)| member.is_attached) {
+        members.retain(|(_, member)| member.is_attached);
+    }
     members.sort_by_key(|(_, member)| member.of.rank);
     compare_alike(&mut members);
     let ranks: Vec<Rank> = members
@@ -113,6 +117,9 @@ pub(super) fn document(job: &Job) -> Result<Value, Failure> {
                 "growth_bytes_per_step": growth
                     .filter(|growth| growth.grows && member.is_per_step)
                     .map(|growth| growth.pace),
+                "growth_bytes_per_s": growth
+                    .filter(|growth| growth.grows)
+                    .map(|_| member.growth_bytes_per_s),
                 "step_median_ns": member.of.step_ns,
             })
         })
@@ -129,8 +136,61 @@ pub(super) fn document(job: &Job) -> Result<Value, Failure> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
-    use super::missing;
+    use super::*;
+
+    fn member(rank: u64, pid: u32, is_attached: bool) -> Member {
+        Member {
+            pid,
+            is_attached,
+            of: Rank {
+                rank,
+                ..Rank::default()
+            },
+            ..Member::default()
+        }
+    }
+
+    fn of(nodes: Vec<Vec<Member>>) -> Job {
+        let members = |asked| Members {
+            asked,
+            refused: Vec::new(),
+            not_asked: 0,
+        };
+        let replies = Replies::answered(nodes.into_iter().map(members).collect());
+        jobs(&replies).pop().unwrap()
+    }
+
+    #[test]
+    fn ranks_of_an_earlier_run_on_other_nodes_are_left_out() {
+        // The job was started anew, with the nodes the other way round.
+        let node = |now: u64, before: u64, pid: u32| -> Vec<Member> {
+            let run = |first: u64, is_attached: bool, pid: u32| {
+                (0..8).map(move |local| {
+                    member(
+                        first + local,
+                        pid + u32::try_from(local).unwrap(),
+                        is_attached,
+                    )
+                })
+            };
+            run(before, false, pid)
+                .chain(run(now, true, pid + 100))
+                .collect()
+        };
+        let job = of(vec![node(0, 8, 1000), node(8, 0, 2000)]);
+        assert_eq!(job.twice, [] as [u64; 0]);
+        assert_eq!(job.members.len(), 16);
+        assert!(job.members.iter().all(|(_, member)| member.is_attached));
+        // The earlier run had more ranks.
+        let now = (0..4).map(|rank| member(rank, 10, true)).collect();
+        let before = (4..8).map(|rank| member(rank, 20, false)).collect();
+        assert_eq!(of(vec![now, before]).members.len(), 4);
+        // Where nothing runs any more, all count.
+        let ended = (0..4).map(|rank| member(rank, 10, false)).collect();
+        assert_eq!(of(vec![ended]).members.len(), 4);
+    }
 
     #[test]
     fn what_is_not_there_is_told_in_ranges() {

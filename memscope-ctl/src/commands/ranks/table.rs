@@ -49,20 +49,17 @@ fn of_job(job: &Job) -> String {
         ));
     }
     text.push('\n');
-    let is_odd = |member: &Member| {
-        job.judgement
-            .odd
-            .iter()
-            .any(|odd| odd.rank == member.of.rank)
-    };
     if count <= ALL {
         text.push_str(&rows(job.members.iter()));
         return text;
     }
+    let is_odd = |place: usize| job.judgement.odd.iter().any(|odd| odd.place == place);
     let mut odd = job
         .members
         .iter()
-        .filter(|(_, member)| is_odd(member))
+        .enumerate()
+        .filter(|(place, _)| is_odd(*place))
+        .map(|(_, member)| member)
         .peekable();
     if odd.peek().is_some() {
         text.push_str(&rows(odd.take(ALL)));
@@ -94,10 +91,7 @@ fn headline(job: &Job) -> String {
 }
 
 fn sentence(job: &Job, odd: &Odd) -> String {
-    let whose = job
-        .members
-        .iter()
-        .find(|(_, member)| member.of.rank == odd.rank);
+    let whose = job.members.get(odd.place);
     let place = whose.map_or_else(String::new, |(node, member)| {
         format!(" ({}, pid {})", plain(node), member.pid)
     });
@@ -263,14 +257,16 @@ fn rows<'a>(members: impl Iterator<Item = &'a (String, Member)>) -> String {
 }
 
 /// The other ranks, by groups of like peaks: `ranks 0-316, 318-511: peak 41.2 GiB (40.9 GiB to 41.5 GiB)`.
-fn summary(job: &Job, is_odd: impl Fn(&Member) -> bool) -> String {
-    let values: Vec<(usize, f64)> = job
-        .members
-        .iter()
-        .enumerate()
-        .filter(|(_, (_, member))| !is_odd(member))
-        .filter_map(|(place, (_, member))| Some((place, Metric::Peak.of(&member.of)?)))
-        .collect();
+fn summary(job: &Job, is_odd: impl Fn(usize) -> bool) -> String {
+    let mut values: Vec<(usize, f64)> = Vec::new();
+    let mut unknown: Vec<u64> = Vec::new();
+    for (place, (_, member)) in job.members.iter().enumerate() {
+        match Metric::Peak.of(&member.of) {
+            _ if is_odd(place) => {}
+            Some(peak) => values.push((place, peak)),
+            None => unknown.push(member.of.rank),
+        }
+    }
     let mut text = String::new();
     for group in groups(&values, ALIKE) {
         let numbers = group
@@ -279,6 +275,8 @@ fn summary(job: &Job, is_odd: impl Fn(&Member) -> bool) -> String {
             .filter_map(|place| job.members.get(*place));
         let mut numbers: Vec<u64> = numbers.map(|(_, member)| member.of.rank).collect();
         numbers.sort_unstable();
+        // Two jobs of which the name is not known have the same numbers.
+        numbers.dedup();
         text.push_str(&format!(
             "ranks {}: peak {} ({} to {})\n",
             listed(&ranges(&numbers)),
@@ -286,6 +284,12 @@ fn summary(job: &Job, is_odd: impl Fn(&Member) -> bool) -> String {
             bytes(group.low as u64),
             bytes(group.high as u64)
         ));
+    }
+    if !unknown.is_empty() {
+        unknown.sort_unstable();
+        unknown.dedup();
+        let numbers = listed(&ranges(&unknown));
+        text.push_str(&format!("ranks {numbers}: peak {}\n", units::unknown()));
     }
     text
 }
@@ -334,12 +338,14 @@ mod tests {
     fn confidence_is_never_one() {
         let finding = Finding {
             rank: 3,
+            place: 3,
             metric: Metric::Peak,
             value: 3.0 * 1_073_741_824.0,
             peers_median: 1_073_741_824.0,
             peers_low: 0.0,
             peers_high: 0.0,
             peers: Vec::new(),
+            peer_places: Vec::new(),
             confidence: Some(1.0),
         };
         assert_eq!(

@@ -58,7 +58,7 @@ impl Asking<'_> {
             let (ask, result) = what;
             let (tell, is_lost) = match result {
                 Ok(answer) => (Heard::Answer(ask, Box::new(answer)), false),
-                Err(failure) if failure.is_of_the_node() => {
+                Err(failure) if is_lost(&ask, &failure) => {
                     let what = failure.what();
                     (Heard::Lost(ask, Trouble { what }), true)
                 }
@@ -223,6 +223,13 @@ async fn owners(
     owners.await
 }
 
+/// Whether the failure of a question says that the daemon is gone. An answer that takes too long, or is too large, says that only where
+/// the question is a small one: others are asked while a process's objects are read, which may take long.
+fn is_lost(ask: &Ask, failure: &Failure) -> bool {
+    let is_of_the_question = matches!(failure, Failure::Timeout { .. } | Failure::TooLarge { .. });
+    failure.is_of_the_node() && (*ask == Ask::List || !is_of_the_question)
+}
+
 /// What happened and what to do, in a line.
 fn refusal(failure: &Failure) -> String {
     match failure.hint() {
@@ -235,4 +242,71 @@ fn refusal(failure: &Failure) -> String {
 pub(super) fn unix_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::address::Address;
+    use crate::client::Room;
+    use clap::{CommandFactory, Parser};
+    use memscope_rpc::fake::FakeDaemon;
+    use memscope_rpc::{ListenOptions, Listener, ServeOptions, serve};
+    use std::sync::Arc;
+    use tokio::sync::mpsc;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        global: crate::session::Global,
+    }
+
+    /// A daemon that is asked for more than it can tell in time is still there; one that cannot list its processes is not.
+    #[tokio::test]
+    async fn a_question_that_takes_too_long_does_not_lose_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s.sock");
+        let listener = Listener::bind(&ListenOptions::private(socket.clone())).unwrap();
+        let options = ServeOptions {
+            identify: Arc::new(|_| Some(memscope_rpc::Caller::local(0, 0, None))),
+            ..ServeOptions::default()
+        };
+        // It never answers, so that every question takes too long, whatever the time limit is.
+        let daemon = Arc::new(FakeDaemon::hanging());
+        let served = tokio::spawn(serve(listener, daemon, options, std::future::pending()));
+        let words = ["top".as_ref(), "--socket".as_ref(), socket.as_os_str()];
+        let session = Session::new(Options::parse_from(words).global, Options::command);
+        let patience = Duration::from_secs(60);
+        let address = Address::Unix(socket.clone());
+        let client = Client::connect(&address, None, Room::ALONE, patience);
+        let client = client.await.unwrap();
+        let client = client.with_timeout(Duration::from_millis(20));
+        let asking = Asking {
+            session: &session,
+            interval_ms: 1000,
+            is_recording: false,
+        };
+        let (ask, questions) = mpsc::channel(8);
+        let (told, mut heard) = mpsc::channel(8);
+        let hear = async {
+            let owners = Ask::Owners(7, None);
+            ask.send(owners.clone()).await.unwrap();
+            match heard.recv().await.unwrap() {
+                Heard::Answer(of, answer) => {
+                    assert_eq!(of, owners);
+                    assert!(matches!(*answer, Answer::Refused(_)), "{answer:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+            ask.send(Ask::List).await.unwrap();
+            let next = heard.recv().await.unwrap();
+            assert!(matches!(next, Heard::Lost(Ask::List, _)), "{next:?}");
+        };
+        tokio::select! {
+            () = hear => {}
+            () = asking.run(client, questions, told) => panic!("it ended"),
+        }
+        served.abort();
+    }
 }

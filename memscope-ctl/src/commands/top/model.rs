@@ -436,9 +436,7 @@ impl Model {
             },
             Place::Owner(key) => match self.answer(&owners) {
                 Some(Answer::Owners(answer)) => {
-                    let why = self
-                        .address_of(answer, key)
-                        .map(|address| Ask::Why(pid, address, self.at()));
+                    let why = self.why(pid, answer, key);
                     let explained = match why.as_ref().and_then(|why| self.answer(why)) {
                         Some(Answer::Owners(explained)) => Ok(explained),
                         _ => Err(why.map_or_else(String::new, |why| self.missing(&why))),
@@ -543,12 +541,23 @@ impl Model {
         known.next()
     }
 
-    fn address_of(&self, answer: &v1::OwnersResponse, key: &str) -> Option<u64> {
+    /// The question why the largest block of a use is what it is. In a pause the present is another moment than that of the page, so the
+    /// question is of the page's moment then.
+    fn why(&self, pid: u32, answer: &v1::OwnersResponse, key: &str) -> Option<Ask> {
         let owner = answer
             .owners
             .iter()
             .find(|owner| owners::key(owner) == key)?;
-        (owner.address != 0).then_some(owner.address)
+        let address = (owner.address != 0).then_some(owner.address)?;
+        let why = Ask::Why(pid, address, self.at());
+        match &self.pause {
+            Some(Pause {
+                at: None, frozen, ..
+            }) if self.options.recording.is_none() && !frozen.contains_key(&why) => {
+                Some(Ask::Why(pid, address, Some(answer.as_of)))
+            }
+            _ => Some(why),
+        }
     }
 
     /// The page as it is drawn.
@@ -1015,7 +1024,7 @@ impl Model {
             false => moments.iter().rev().find(|moment| **moment < from),
             true => moments.iter().find(|moment| **moment > from),
         };
-        let is_past = |moment: &u64| since.is_none_or(|since| *moment <= since) || here.is_none();
+        let is_past = |moment: &u64| since.is_none_or(|since| *moment <= since);
         match (there.copied(), later) {
             (None, false) => self.say("nothing earlier is known", now),
             (there, _) => {
@@ -1078,9 +1087,10 @@ impl Model {
             Place::Owner(key) => {
                 let owners = Ask::Owners(pid, at);
                 if let Some(Answer::Owners(answer)) = self.answer(&owners)
-                    && let Some(address) = self.address_of(answer, key)
+                    && let Some(why) = self.why(pid, answer, key)
                 {
-                    wants.push((Ask::Why(pid, address, at), unless_past(slowly)));
+                    let is_past = matches!(why, Ask::Why(_, _, Some(_)));
+                    wants.push((why, (!is_past).then_some(slowly)));
                 }
                 wants.push((owners, unless_past(slowly)));
             }

@@ -437,6 +437,10 @@ fn a_pause_freezes_what_is_shown_and_looks_back() {
     settle(&mut model, &[(41, 99 << 20)], now(9_000));
     let text = screen(&mut model, 80, 24, now(9_500));
     assert!(text.contains("paused for 5 s"), "{text}");
+    // What the view has seen since is later than the pause: there is nothing to look at.
+    press(&mut model, ")", now(9_500));
+    let text = screen(&mut model, 80, 24, now(9_500));
+    assert!(text.contains("paused for 5 s"), "{text}");
     press(&mut model, "((", now(9_500));
     let text = screen(&mut model, 80, 24, now(9_500));
     assert!(text.contains("looking back at"), "{text}");
@@ -469,6 +473,91 @@ fn a_pause_freezes_what_is_shown_and_looks_back() {
     assert!(text.contains("39 s ago"), "{text}");
     press(&mut model, " ", now(9_700));
     assert!(!screen(&mut model, 80, 24, now(9_700)).contains("looking back"));
+}
+
+/// An address may be another block's by the time when somebody asks about it.
+#[test]
+fn in_a_pause_a_block_is_explained_as_of_then() {
+    let mut model = Model::new(options(), now(0));
+    settle(&mut model, &TWO, now(0));
+    press(&mut model, "3", now(1));
+    settle(&mut model, &TWO, now(1));
+    press(&mut model, " \n", now(2));
+    let due = model.due(now(60_000));
+    let why = due.iter().find(|ask| matches!(ask, Ask::Why(..)));
+    let why = why.unwrap().clone();
+    let Ask::Why(41, 4096, at) = why else {
+        panic!("{why:?}");
+    };
+    assert_eq!(at, Some(START), "the answer's own moment");
+    let answer = |category: &str| {
+        Box::new(Answer::Owners(v1::OwnersResponse {
+            explained: vec![v1::OwnerExplained {
+                owner: Some(v1::Owner {
+                    category: category.to_owned(),
+                    owner: HOSTILE.to_owned(),
+                    ..v1::Owner::default()
+                }),
+                why: vec!["a module has it".to_owned()],
+                ..v1::OwnerExplained::default()
+            }],
+            ..v1::OwnersResponse::default()
+        }))
+    };
+    model.heard(Heard::Answer(why.clone(), answer("weights")), now(60_000));
+    let text = screen(&mut model, 80, 24, now(60_000));
+    assert!(text.contains("a module has it"), "{text}");
+    let due = model.due(now(120_000));
+    assert!(!due.contains(&why), "that moment does not change: {due:?}");
+    model.heard(Heard::Answer(why, answer("activations")), now(120_000));
+    let text = screen(&mut model, 80, 24, now(120_000));
+    assert!(text.contains("another block is there now"), "{text}");
+    assert!(!text.contains("a module has it"), "{text}");
+}
+
+/// A page that was open before the pause keeps its explanation.
+#[test]
+fn a_pause_keeps_the_explanation_that_is_shown() {
+    let mut model = Model::new(options(), now(0));
+    settle(&mut model, &TWO, now(0));
+    press(&mut model, "3", now(1));
+    settle(&mut model, &TWO, now(1));
+    press(&mut model, "\n", now(2));
+    settle(&mut model, &TWO, now(2));
+    press(&mut model, " ", now(3));
+    let due = model.due(now(3));
+    assert!(
+        !due.iter().any(|ask| matches!(ask, Ask::Why(..))),
+        "{due:?}"
+    );
+    let text = screen(&mut model, 80, 24, now(3));
+    assert!(!text.contains("Waiting"), "{text}");
+}
+
+#[test]
+fn the_cursor_passes_rows_of_devices_with_one_name() {
+    let mut model = Model::new(options(), now(0));
+    press(&mut model, "2", now(0));
+    let device = v1::MachineDevice {
+        kind: Some("cuda".to_owned()),
+        name: Some("0".to_owned()),
+        ..v1::MachineDevice::default()
+    };
+    for ask in model.due(now(0)) {
+        let answer = match ask {
+            Ask::Devices => Answer::Devices(v1::DevicesResponse {
+                devices: vec![device.clone(); 2],
+                ..v1::DevicesResponse::default()
+            }),
+            _ => answer(&ask, &TWO, false),
+        };
+        model.heard(Heard::Answer(ask, Box::new(answer)), now(0));
+    }
+    assert_eq!(model.shown().page.rows.len(), 4);
+    for row in 1..4 {
+        press(&mut model, "v", now(0));
+        assert_eq!(model.shown().cursor, Some(row));
+    }
 }
 
 #[test]

@@ -33,12 +33,12 @@ pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
         limits: limits(&answer.coverage),
         ..Page::default()
     };
-    for one in &answer.devices {
+    for (place, one) in answer.devices.iter().enumerate() {
         let kind = one.kind.as_deref().map_or_else(unknown, plain);
         let name = one.name.as_deref().map_or_else(unknown, plain);
         let title = format!("{kind} {name}");
         for holder in &one.holders {
-            page.rows.push(row(one, &title, holder));
+            page.rows.push(row(place, one, &title, holder));
         }
         let by_driver = one.driver_reserved_bytes;
         let by_nobody = one.unexplained_bytes;
@@ -57,7 +57,8 @@ pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
         ];
         for (what, words, held, tone) in rest {
             page.rows.push(Row {
-                key: format!("{title} {what}"),
+                // Devices of one kind may have one name.
+                key: format!("{place} {title} {what}"),
                 cells: vec![
                     Cell::text(&title),
                     Cell::default(),
@@ -78,7 +79,7 @@ pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
     page
 }
 
-fn row(one: &v1::MachineDevice, title: &str, holder: &v1::DeviceHolder) -> Row {
+fn row(place: usize, one: &v1::MachineDevice, title: &str, holder: &v1::DeviceHolder) -> Row {
     let process = holder.process.clone().unwrap_or_default();
     let facts = process.facts.unwrap_or_default();
     let held = maybe_bytes(holder.held_bytes);
@@ -88,7 +89,10 @@ fn row(one: &v1::MachineDevice, title: &str, holder: &v1::DeviceHolder) -> Row {
     };
     let ordinal = device(holder.ordinal);
     Row {
-        key: format!("{title} {} {} {ordinal}", facts.pid, facts.start_ticks),
+        key: format!(
+            "{place} {title} {} {} {ordinal}",
+            facts.pid, facts.start_ticks
+        ),
         cells: vec![
             Cell::text(title),
             Cell::number(facts.pid.to_string(), Some(-f64::from(facts.pid))),

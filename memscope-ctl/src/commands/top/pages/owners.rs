@@ -139,9 +139,21 @@ pub(in crate::commands::top) fn why(
     match explained {
         Err(why) => lines.quiet(&why),
         Ok(explained) => {
-            let all = explained.explained.iter();
-            for why in all.flat_map(|one| &one.why) {
-                lines.add(&format!("  {why}"), None, Tone::Plain);
+            let is_another = |of: &v1::Owner| {
+                let use_of = |one: &v1::Owner| {
+                    let parts = [&one.category, &one.owner, &one.name];
+                    parts.map(String::clone)
+                };
+                use_of(of) != use_of(owner)
+            };
+            for one in &explained.explained {
+                if one.owner.as_ref().is_some_and(is_another) {
+                    lines.quiet("another block is there now");
+                    continue;
+                }
+                for why in &one.why {
+                    lines.add(&format!("  {why}"), None, Tone::Plain);
+                }
             }
             if explained.explained.is_empty() {
                 lines.quiet("it is not there any more");

@@ -505,6 +505,9 @@ fn of_more_than_16_ranks_those_without_a_peak_are_named() {
 #[test]
 fn the_floor_is_that_of_20_steps_on_every_device() {
     let mut process = rank(0, GIB);
+    process.devices = [0, 1]
+        .map(|device| fake::device(Some(device), v1::Source::Pool, Some(GIB)))
+        .into();
     let of_step = |step: u64| {
         [0, 1].map(|device| v1::StepRow {
             device: Some(device),
@@ -532,6 +535,7 @@ fn what_has_ended_is_of_an_earlier_run_where_a_rank_still_runs() {
             process.process.handle.0 += 1000;
             // Root sees it without its user ids, so that no real process is looked at.
             process.process.state = ProcessState::Attached;
+            process.process.attached_ns *= 2;
             process
         });
         nodes.healthy(node, FakeDaemon::with(ended.chain(running)));

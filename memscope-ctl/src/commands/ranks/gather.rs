@@ -12,8 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Steps of which the lowest level is the floor.
 const FLOOR_STEPS: usize = 20;
-/// Rows of steps that are asked for: each step has one for each device, of which at most 256 are told apart in a process.
-const FLOOR_ROWS: u32 = 256 * FLOOR_STEPS as u32;
+/// Devices of which a process's steps have rows, where that is not known.
+const DEVICES: usize = 8;
+/// Kinds of notes by which numbers of the past are not whole, and peaks are all the same.
+const NOT_OF_PEAKS: [&str; 3] = ["trace_shed", "failures_full", "import_no_trace"];
 /// Lines of a rank that are compared: those that hold most.
 const LINES: u32 = 50;
 /// Lines whose growth is added up.
@@ -46,8 +48,8 @@ impl Place {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Member {
     pub(super) pid: u32,
-    /// Whether the process runs still.
-    pub(super) is_attached: bool,
+    /// When it was attached, and when it ended if it has, in nanoseconds since its machine was booted.
+    pub(super) lived: (u64, Option<u64>),
     pub(super) place: Place,
     pub(super) allocated_bytes: Option<u64>,
     /// Whether the growth is per step; else it is per second.
@@ -133,6 +135,15 @@ fn is_attached(process: &v1::Process) -> bool {
     process.state() == v1::ProcessState::Attached
 }
 
+/// When a process ended; none if it runs, traced or not.
+fn end(process: &v1::Process) -> Option<u64> {
+    let has_ended = matches!(
+        process.state(),
+        v1::ProcessState::Exited | v1::ProcessState::Replaced
+    );
+    has_ended.then(|| process.ended_boot_ns.unwrap_or(process.attached_boot_ns))
+}
+
 /// What is known of a rank, and why something is not, if the daemon refused to say it.
 async fn member(
     asking: &Asking<'_>,
@@ -146,9 +157,13 @@ async fn member(
         asking.ask(v1::StatsRequest { pid }, stats).await,
         &mut refused,
     )?;
+    // A step has a row for each device.
+    let devices = stats.as_ref().map_or(DEVICES, |stats| stats.devices.len());
+    // A daemon tells no more than 256 devices of a process apart.
+    let devices = devices.clamp(1, 256);
     let question = v1::StepsRequest {
         pid,
-        limit: FLOOR_ROWS,
+        limit: u32::try_from(devices * FLOOR_STEPS).unwrap_or(u32::MAX),
         survivors: 0,
         every: 1,
     };
@@ -182,7 +197,7 @@ async fn member(
     let pace = leaks.as_ref().and_then(Pace::of);
     let member = Member {
         pid,
-        is_attached: is_attached(process),
+        lived: (process.attached_boot_ns, end(process)),
         allocated_bytes: process.allocated_bytes,
         is_per_step: pace.is_some_and(|pace| pace.per_step.is_some()),
         growth_bytes_per_s: pace.map_or(0.0, |pace| pace.per_second),
@@ -217,7 +232,12 @@ fn peak(stats: &v1::StatsResponse, of: fn(&v1::DeviceStats) -> Option<u64>) -> O
         .filter(|device| device.device.is_some() || !has_pool)
         .peekable();
     counted.peek()?;
-    if Known::of(&stats.coverage, &["history"]) != Known::Exactly {
+    let notes = stats.coverage.iter();
+    let notes: Vec<v1::CoverageNote> = notes
+        .filter(|note| !NOT_OF_PEAKS.contains(&note.code.as_str()))
+        .cloned()
+        .collect();
+    if Known::of(&notes, &["history"]) != Known::Exactly {
         return None;
     }
     counted.try_fold(0u64, |sum, device| {
@@ -388,7 +408,12 @@ mod tests {
             ..a_bound.clone()
         };
         assert_eq!(of(&two, &[a_bound]), None);
-        assert_eq!(of(&two, &[of_history]), None);
+        assert_eq!(of(&two, std::slice::from_ref(&of_history)), None);
+        let of_the_trace = v1::CoverageNote {
+            code: "trace_shed".to_owned(),
+            ..of_history
+        };
+        assert_eq!(of(&two, &[of_the_trace]), Some(15));
         let of_blocks = v1::CoverageNote {
             affects: vec!["blocks".to_owned()],
             lower_bound: true,

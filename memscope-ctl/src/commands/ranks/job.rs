@@ -35,10 +35,7 @@ pub(super) fn jobs(replies: &Replies<Members>) -> Vec<Job> {
 }
 
 fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
-    // What has ended is of an earlier run where others run still.
-    if members.iter().any(|(_, member)| member.is_attached) {
-        members.retain(|(_, member)| member.is_attached);
-    }
+    leave_out_earlier(&mut members);
     members.sort_by_key(|(_, member)| member.of.rank);
     compare_alike(&mut members);
     let ranks: Vec<Rank> = members
@@ -64,6 +61,31 @@ fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
         members,
         twice,
     }
+}
+
+/// Leaves out ranks of an earlier run: those that had ended before one that runs was attached on the same machine. A rank that ended later,
+/// as by running out of memory, is of the run whose others wait for it. On a machine on which none runs any more, it is one if no other has
+/// its number.
+fn leave_out_earlier(members: &mut Vec<(String, Member)>) {
+    let running = members
+        .iter()
+        .filter(|(_, member)| member.lived.1.is_none());
+    let running: Vec<(String, u64, u64)> = running
+        .map(|(node, member)| (node.clone(), member.lived.0, member.of.rank))
+        .collect();
+    if running.is_empty() {
+        return;
+    }
+    members.retain(|(node, member)| {
+        let Some(end) = member.lived.1 else {
+            return true;
+        };
+        let mut beside = running.iter().filter(|(of, ..)| of == node).peekable();
+        match beside.peek() {
+            Some(_) => beside.any(|(_, from, _)| *from < end),
+            None => running.iter().all(|(.., rank)| *rank != member.of.rank),
+        }
+    });
 }
 
 /// Tells the growth of all ranks per second where that of some is not known per step. Bytes in a step and bytes in a second cannot be
@@ -140,10 +162,10 @@ pub(super) fn document(job: &Job) -> Result<Value, Failure> {
 mod tests {
     use super::*;
 
-    fn member(rank: u64, pid: u32, is_attached: bool) -> Member {
+    fn member(rank: u64, pid: u32, lived: (u64, Option<u64>)) -> Member {
         Member {
             pid,
-            is_attached,
+            lived,
             of: Rank {
                 rank,
                 ..Rank::default()
@@ -165,31 +187,41 @@ mod tests {
     #[test]
     fn ranks_of_an_earlier_run_on_other_nodes_are_left_out() {
         // The job was started anew, with the nodes the other way round.
-        let node = |now: u64, before: u64, pid: u32| -> Vec<Member> {
-            let run = |first: u64, is_attached: bool, pid: u32| {
-                (0..8).map(move |local| {
-                    member(
-                        first + local,
-                        pid + u32::try_from(local).unwrap(),
-                        is_attached,
-                    )
-                })
-            };
-            run(before, false, pid)
-                .chain(run(now, true, pid + 100))
-                .collect()
+        let run = |first: u64, lived: (u64, Option<u64>)| {
+            (first..first + 8).map(move |rank| member(rank, 10, lived))
         };
-        let job = of(vec![node(0, 8, 1000), node(8, 0, 2000)]);
+        let node = |now: u64, before: u64| {
+            let before = run(before, (100, Some(200)));
+            before.chain(run(now, (300, None))).collect()
+        };
+        let job = of(vec![node(0, 8), node(8, 0)]);
         assert_eq!(job.twice, [] as [u64; 0]);
         assert_eq!(job.members.len(), 16);
-        assert!(job.members.iter().all(|(_, member)| member.is_attached));
+        let runs = |(_, member): &(String, Member)| member.lived.1.is_none();
+        assert!(job.members.iter().all(runs));
         // The earlier run had more ranks.
-        let now = (0..4).map(|rank| member(rank, 10, true)).collect();
-        let before = (4..8).map(|rank| member(rank, 20, false)).collect();
-        assert_eq!(of(vec![now, before]).members.len(), 4);
+        let now = (0..4).map(|rank| member(rank, 10, (300, None)));
+        let before = (0..8).map(|rank| member(rank, 20, (100, Some(200))));
+        assert_eq!(of(vec![before.chain(now).collect()]).members.len(), 4);
         // Where nothing runs any more, all count.
-        let ended = (0..4).map(|rank| member(rank, 10, false)).collect();
-        assert_eq!(of(vec![ended]).members.len(), 4);
+        assert_eq!(
+            of(vec![run(0, (100, Some(200))).collect()]).members.len(),
+            8
+        );
+    }
+
+    /// The rank that is looked for may be the one that is not there any more.
+    #[test]
+    fn a_rank_that_ended_while_the_others_run_is_shown() {
+        let others = (1..8).map(|rank| member(rank, 10, (100, None)));
+        let beside = others.clone().chain([member(0, 9, (100, Some(500)))]);
+        assert_eq!(of(vec![beside.collect()]).members.len(), 8);
+        // All ranks of its machine have ended.
+        let alone = vec![member(0, 9, (100, Some(500)))];
+        assert_eq!(of(vec![others.clone().collect(), alone]).members.len(), 8);
+        // Another one has its number by now.
+        let twice = vec![member(1, 9, (100, Some(500)))];
+        assert_eq!(of(vec![others.collect(), twice]).members.len(), 7);
     }
 
     #[test]

@@ -441,7 +441,7 @@ impl Model {
                         Some(Answer::Owners(explained)) => Ok(explained),
                         _ => Err(why.map_or_else(String::new, |why| self.missing(&why))),
                     };
-                    owners::why(answer, key, explained)
+                    owners::why(answer, key, explained, self.at().is_some())
                 }
                 _ => only(&owners),
             },
@@ -541,23 +541,14 @@ impl Model {
         known.next()
     }
 
-    /// The question why the largest block of a use is what it is. In a pause the present is another moment than that of the page, so the
-    /// question is of the page's moment then.
+    /// The question why the largest block of a use is what it is.
     fn why(&self, pid: u32, answer: &v1::OwnersResponse, key: &str) -> Option<Ask> {
         let owner = answer
             .owners
             .iter()
             .find(|owner| owners::key(owner) == key)?;
         let address = (owner.address != 0).then_some(owner.address)?;
-        let why = Ask::Why(pid, address, self.at());
-        match &self.pause {
-            Some(Pause {
-                at: None, frozen, ..
-            }) if self.options.recording.is_none() && !frozen.contains_key(&why) => {
-                Some(Ask::Why(pid, address, Some(answer.as_of)))
-            }
-            _ => Some(why),
-        }
+        Some(Ask::Why(pid, address, self.at()))
     }
 
     /// The page as it is drawn.

@@ -99,11 +99,13 @@ fn location(place: &str) -> Option<String> {
     Some(crate::units::plain(file))
 }
 
-/// Why one use is what it is.
+/// Why one use is what it is. `is_then`: both answers are of one moment. Else the block may be for something else by the time when it is
+/// explained, as it is in a pause.
 pub(in crate::commands::top) fn why(
     answer: &v1::OwnersResponse,
     of: &str,
     explained: Got<'_, v1::OwnersResponse>,
+    is_then: bool,
 ) -> Page {
     let name = about(answer.process.as_ref(), answer.pid);
     let Some(owner) = answer.owners.iter().find(|owner| key(owner) == of) else {
@@ -147,8 +149,8 @@ pub(in crate::commands::top) fn why(
                 use_of(of) != use_of(owner)
             };
             for one in &explained.explained {
-                if one.owner.as_ref().is_some_and(is_another) {
-                    lines.quiet("another block is there now");
+                if !is_then && one.owner.as_ref().is_some_and(is_another) {
+                    lines.quiet("what is there now is for something else");
                     continue;
                 }
                 for why in &one.why {

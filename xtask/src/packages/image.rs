@@ -265,6 +265,34 @@ fn trace(trial: &Trial, capabilities: &[&str]) -> Result<Result<(), String>> {
 mod tests {
     use super::*;
 
+    /// Each packaging leaves its file beside those before.
+    #[test]
+    fn the_newest_of_several_packages_is_taken() {
+        let file = process::root().join("deploy/image/Containerfile");
+        let text = fs::read_to_string(file).unwrap();
+        let (_, after) = text.split_once("--fsys-tarfile ").unwrap();
+        let (word, _) = after.split_once(" | tar").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let of = |version: &str| {
+            let name = format!("memscope_{version}_amd64.deb");
+            folder.path().join(name)
+        };
+        for version in ["0.1.0-2", "0.1.0-10", "0.1.0-9"] {
+            fs::write(of(version), "").unwrap();
+        }
+        let script = word.replace("/context", text_of(folder.path()));
+        let output = Command::new("sh")
+            .args(["-c", &format!("printf '%s\\n' {script}")])
+            .output()
+            .unwrap();
+        let taken = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(taken.trim_end(), text_of(&of("0.1.0-10")));
+    }
+
+    fn text_of(path: &Path) -> &str {
+        path.to_str().unwrap()
+    }
+
     #[test]
     fn a_capability_that_is_not_needed_is_an_error() {
         let refused = Err("the attach is refused".to_owned());

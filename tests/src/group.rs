@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A control group of this test's own with another one in it, gone when it is dropped.
 pub struct Group(PathBuf);
@@ -24,7 +25,10 @@ impl Group {
             .expect(
                 "this test needs a control group file system; mount -t cgroup2 none /sys/fs/cgroup",
             );
-        let folder = Path::new(root[1]).join(format!("memscope-e2e-{}", std::process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("memscope-e2e-{}-{number}", std::process::id());
+        let folder = Path::new(root[1]).join(name);
         std::fs::create_dir_all(folder.join("inner")).expect("a control group");
         Group(folder)
     }
@@ -35,6 +39,21 @@ impl Group {
         // SAFETY: between fork and exec; opens and writes one file.
         unsafe { command.pre_exec(move || std::fs::write(&file, "0")) };
         command
+    }
+
+    /// Words before a command that is then run in the inner group, which looks to it like the root of all groups, as to a container.
+    /// `hidden`: it sees no control groups of the machine either.
+    pub fn container(&self, hidden: bool) -> Vec<String> {
+        let procs = self.0.join("inner/cgroup.procs");
+        let hide = match hidden {
+            true => "mount -t tmpfs none /sys/fs/cgroup && ",
+            false => "",
+        };
+        let script = format!(
+            "echo 0 > {} && exec unshare --cgroup --mount sh -c '{hide}exec \"$0\" \"$@\"' \"$0\" \"$@\"",
+            procs.display()
+        );
+        vec!["sh".to_owned(), "-c".to_owned(), script]
     }
 
     /// Moves a running process into the inner group.

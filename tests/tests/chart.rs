@@ -201,6 +201,43 @@ fn whoever_listens_has_certificates_and_a_port() {
     validated(&all.join("\n---\n")).unwrap();
 }
 
+/// Kubernetes refuses a container with two ports of one name.
+#[test]
+fn a_port_at_two_addresses_is_one_port() {
+    let made = rendered(&json!({
+        "settings": {"listen": ["127.0.0.1:9465", "[::1]:9465", "[::1]:9466"]},
+        "tls": {"secretName": "memscoped"},
+    }))
+    .unwrap();
+    for (name, begin, ports) in [
+        (
+            "daemonset",
+            "- name: listen-",
+            vec!["- name: listen-9465", "- name: listen-9466"],
+        ),
+        (
+            "daemonset",
+            "containerPort: ",
+            vec![
+                "containerPort: 9464",
+                "containerPort: 9465",
+                "containerPort: 9466",
+            ],
+        ),
+        (
+            "networkpolicy",
+            "port: ",
+            vec!["port: metrics", "port: 9465", "port: 9466"],
+        ),
+    ] {
+        let manifest = &made["rendered"][format!("memscope/templates/{name}.yaml")];
+        let manifest = manifest.as_str().unwrap();
+        let lines = manifest.lines().map(str::trim);
+        let found: Vec<&str> = lines.filter(|line| line.starts_with(begin)).collect();
+        assert_eq!(found, ports, "{manifest}");
+    }
+}
+
 #[test]
 fn values_that_make_no_sense_are_refused() {
     for (values, word) in [

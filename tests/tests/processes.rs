@@ -5,7 +5,7 @@
 use memscope_tests::{
     BpfKind, Calls, Daemon, Group, LONG, Library, Program, SHORT, Torch, Value, assert_totals,
     bpf_exists, copy_program, coverage, eventually, executable, find, held, number, scratch, sim,
-    until,
+    tool, until,
 };
 use serde_json::json;
 
@@ -449,6 +449,74 @@ fn by_control_group() {
     for calls in [&mut before, &mut after, &mut other] {
         calls.finish();
     }
+}
+
+/// What a program says that is run with these words before it.
+fn run_with(prefix: &[String], program: &str, arguments: &[&str]) -> std::process::Output {
+    let mut command = std::process::Command::new(&prefix[0]);
+    let command = command.args(&prefix[1..]).arg(tool(program));
+    command.args(arguments).output().unwrap()
+}
+
+/// What `doctor` finds about control groups with these words before it.
+fn doctor_of_groups(prefix: &[String]) -> Value {
+    let said = run_with(prefix, "memscope-ctl", &["--json", "doctor"]);
+    let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let mut checks = checks.iter();
+    checks
+        .find(|check| check["name"] == "cgroup")
+        .unwrap()
+        .clone()
+}
+
+/// The kernel tells a container that has a control group namespace of its own the paths from there on.
+#[test]
+fn by_control_group_from_a_container() {
+    let (pod, other) = (Group::start(), Group::start());
+    let prefix = pod.container(false);
+    let words: Vec<&str> = prefix.iter().map(String::as_str).collect();
+    let daemon = Daemon::wrapped(&words, &[]);
+    let program = executable("calls.c", Library::Runtime);
+    let mut calls = Calls::from_command(other.command(sim().native(&program)));
+    let pid = calls.pid();
+    let outer = Group::outer_of(pid);
+    let answer = daemon.json(&["attach", "--cgroup", &outer, "--level", "segments"]);
+    assert!(
+        find(&answer["processes"], "pid", pid).is_some(),
+        "{answer:#}"
+    );
+    calls.call("cudaMalloc a 4096");
+    assert_eq!(held(&daemon.stats(pid)), (1, 4096));
+    assert_ne!(doctor_of_groups(&prefix)["status"], "warn");
+    calls.finish();
+}
+
+/// Without the machine's control groups it cannot tell which is meant, and says so.
+#[test]
+fn by_control_group_from_a_container_without_the_machines() {
+    let pod = Group::start();
+    let prefix = pod.container(true);
+    let words: Vec<&str> = prefix.iter().map(String::as_str).collect();
+    let daemon = Daemon::wrapped(&words, &[]);
+    daemon
+        .ctl(&["attach", "--cgroup", "/user.slice"])
+        .refused(2, &["does not show it the machine's control groups"]);
+    assert_eq!(daemon.json(&["status"])["rules"], json!([]));
+    assert_eq!(doctor_of_groups(&prefix)["status"], "warn");
+    let folder = scratch();
+    let file = folder.path().join("memscoped.toml");
+    std::fs::write(&file, "[[attach]]\ncgroup = \"/user.slice\"\n").unwrap();
+    let words = ["--check-config", "--config", file.to_str().unwrap()];
+    let said = run_with(&prefix, "memscoped", &words);
+    let error = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(said.status.code(), Some(2), "{error}");
+    assert!(error.contains("entry 1 of [[attach]]: cgroup: "), "{error}");
+    assert!(
+        run_with(&[String::from("env")], "memscoped", &words)
+            .status
+            .success()
+    );
 }
 
 #[test]

@@ -32,8 +32,11 @@ pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        // Who is stopped takes the first one when the second lets it go on.
+        for signal in [libc::SIGTERM, libc::SIGCONT] {
+            // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
+            unsafe { libc::kill(self.0.id() as i32, signal) };
+        }
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if matches!(self.0.try_wait(), Ok(Some(_)) | Err(_)) {
@@ -86,7 +89,8 @@ pub fn programs(release: bool) -> Result<PathBuf> {
 /// A daemon of our own. Its socket and its state directory are deleted with it.
 pub struct Daemon {
     running: Ended,
-    folder: PathBuf,
+    /// After the program, which must have ended when this is dropped.
+    _folder: Folder,
     socket: PathBuf,
     programs: PathBuf,
 }
@@ -121,7 +125,7 @@ impl Daemon {
             .context("memscoped could not be started")?;
         let daemon = Daemon {
             running: Ended(running),
-            folder,
+            _folder: Folder(folder),
             socket,
             programs: programs.to_owned(),
         };
@@ -189,14 +193,12 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+/// A folder that is deleted when this is dropped.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
     fn drop(&mut self) {
-        for signal in [libc::SIGTERM, libc::SIGCONT] {
-            // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
-            unsafe { libc::kill(self.running.0.id() as i32, signal) };
-        }
-        let _ = self.running.0.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -286,5 +288,45 @@ impl Python {
                 return Ok(line);
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_daemon_that_does_not_end_is_killed_and_its_folder_goes() {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' TERM; echo ready; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let pid = child.id();
+        let daemon = Daemon {
+            running: Ended(child),
+            socket: folder.join("memscoped.sock"),
+            _folder: Folder(folder.clone()),
+            programs: PathBuf::new(),
+        };
+        let (ended, is_over) = channel();
+        std::thread::spawn(move || {
+            drop(daemon);
+            ended.send(()).unwrap();
+        });
+        let waited = is_over.recv_timeout(PATIENCE);
+        if waited.is_err() {
+            // SAFETY: nobody has waited for the child, so its pid cannot belong to another process.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        }
+        waited.unwrap();
+        assert!(!folder.exists());
     }
 }

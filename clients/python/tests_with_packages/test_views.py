@@ -4,6 +4,8 @@ runs them."""
 import datetime
 import html.parser
 import json
+import subprocess
+import sys
 import unittest
 from unittest import mock
 
@@ -20,6 +22,40 @@ HOSTILE = [
     "$\\frac{1}{0$",
     "$x$ \x1b[31m\x00\u202e\n" + "a" * 5000,
 ]
+
+
+#: Draws one view of each kind, where there is no pandas. Times have nanoseconds in them.
+WITHOUT_PANDAS = '''
+import sys
+
+class NoPandas:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+sys.meta_path.insert(0, NoPandas())
+from memscope import _drawing, frames, views
+
+# One of each type of a column.
+values = {"time": 1_700_000_000_123_456_789, "string": "x", "list<string>": ["x"], "double": 0.5, "bool": True}
+count = 0
+for name, draw in (
+    ("timeline", _drawing.timeline),
+    ("stacks", _drawing.stacks),
+    ("call_stacks", _drawing.call_stacks),
+    ("leaks", _drawing.leaks),
+    ("owners", _drawing.owners),
+    ("steps", _drawing.steps),
+    ("blocks", _drawing.blocks),
+):
+    columns = frames.TABLES[name]
+    row = tuple(values.get(column.type, 7) for column in columns)
+    view = views.View(name, frames.made(name, [row]), shown=[column.name for column in columns], draw=draw)
+    view.metric = "live_bytes"
+    count += view._repr_png_().startswith(b"\\x89PNG")
+    repr(view)
+print("pictures:", count)
+'''
 
 
 class Elements(html.parser.HTMLParser):
@@ -285,6 +321,10 @@ class Tables(unittest.TestCase):
         view = views.View("blocks", frames.made("blocks", rows), shown=("address",), draw=_drawing.blocks)
         [lane] = view.plot().collections
         self.assertEqual([round(path.get_extents().width) for path in lane.get_paths()], [8 * count, 8])
+
+    def test_pictures_need_no_pandas(self):
+        said = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=False)
+        self.assertEqual((said.returncode, said.stdout), (0, "pictures: 7\n"), said.stderr)
 
     def test_without_matplotlib_there_is_a_table(self):
         answer = v1.OwnersResponse(owners=[v1.Owner(category="weights")])

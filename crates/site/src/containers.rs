@@ -8,7 +8,7 @@
 use crate::process::{alive, read};
 use memscope_ledger::event::{ContainerNames, ProcessFacts};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where kubelet keeps the logs of pods.
 pub const POD_LOGS: &str = "/var/log/pods";
@@ -38,6 +38,11 @@ pub fn names(facts: &ProcessFacts, pod_logs: &Path) -> Option<ContainerNames> {
     (names != ContainerNames::default()).then_some(names)
 }
 
+/// Where kubelet has a link to each log of a container: beside the folders of the pods.
+fn links(pod_logs: &Path) -> Option<PathBuf> {
+    Some(pod_logs.parent()?.join("containers"))
+}
+
 /// Namespace and name of a pod, by its folder `NAMESPACE_NAME_UID`.
 fn pod(logs: &Path, uid: &str) -> Option<ContainerNames> {
     let folders = fs::read_dir(logs).ok()?.flatten();
@@ -57,7 +62,7 @@ fn pod(logs: &Path, uid: &str) -> Option<ContainerNames> {
 fn in_pod(logs: &Path, pod: &ContainerNames, id: &str) -> Option<String> {
     let begin = format!("{}_{}_", pod.pod.as_deref()?, pod.namespace.as_deref()?);
     let end = format!("-{id}.log");
-    let links = fs::read_dir(logs.parent()?.join("containers")).ok()?;
+    let links = fs::read_dir(links(logs)?).ok()?;
     links.flatten().find_map(|link| {
         let name = link.file_name().into_string().ok()?;
         let container = name.strip_prefix(&begin)?.strip_suffix(&end)?;
@@ -126,6 +131,21 @@ mod tests {
         assert_eq!(names(&facts, &log.path().join("none")), None);
         facts.cgroup = Some("/user.slice".into());
         assert_eq!(names(&facts, &pods), None);
+    }
+
+    /// What the chart does not give a container of the node's, memscoped does not see in it.
+    #[test]
+    fn kubernetes_manifests_have_each_folder_that_is_read() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let file = root.join("deploy/kubernetes/memscope.yaml");
+        let manifests = fs::read_to_string(file).unwrap();
+        let pods = Path::new(POD_LOGS);
+        for folder in [pods, &links(pods).unwrap()] {
+            for key in ["mountPath", "path"] {
+                let line = format!("{key}: {}", folder.display());
+                assert!(manifests.lines().any(|it| it.trim() == line), "{line}");
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use memscope_memory::Owner;
 use memscope_memory::file::read_whole;
 
 use crate::SiteError;
+use crate::groups::{self, View};
 
 /// `PF_EXITING` of include/linux/sched.h.
 const EXITING: u64 = 0x4;
@@ -234,9 +235,10 @@ pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
     })
 }
 
-/// Path of the process's control group, as [`facts`] has it; `None` if it cannot be read.
+/// Path of the process's control group from the machine's root on, as [`facts`] has it; `None` if it cannot be read. Where this program
+/// cannot know that ([`View::Unknown`]) it is the path that the kernel tells it.
 pub fn cgroup(pid: u32) -> Option<String> {
-    cgroup_path(&read(pid, "cgroup").ok()?)
+    cgroup_path(&read(pid, "cgroup").ok()?, View::own())
 }
 
 /// File names of all that a process maps, each with whether it is a library of a device; none if that cannot be read.
@@ -278,11 +280,13 @@ fn shortened(text: &[u8]) -> String {
 
 /// Path of the process's control group: that of the unified hierarchy, or else that of the memory controller, or else
 /// any. A path other than `/` is preferred.
-fn cgroup_path(text: &[u8]) -> Option<String> {
+fn cgroup_path(text: &[u8], view: &View) -> Option<String> {
     let text = String::from_utf8_lossy(text);
-    let mut lines: Vec<(&str, &str)> = text
-        .lines()
-        .filter_map(|line| line.split_once(':')?.1.split_once(':'))
+    let mut lines: Vec<(&str, String)> = groups::lines(&text)
+        .map(|(controllers, path)| match controllers {
+            "" => (controllers, view.whole(path)),
+            _ => (controllers, path.to_owned()),
+        })
         .collect();
     lines.sort_by_key(|(controllers, path)| {
         let rank = match *controllers {
@@ -290,9 +294,9 @@ fn cgroup_path(text: &[u8]) -> Option<String> {
             c if c.split(',').any(|c| c == "memory") => 1,
             _ => 2,
         };
-        (*path == "/", rank)
+        (path == "/", rank)
     });
-    lines.first().map(|(_, path)| (*path).to_owned())
+    lines.into_iter().next().map(|(_, path)| path)
 }
 
 fn chosen_variables(text: &[u8]) -> Vec<(String, String)> {
@@ -428,7 +432,7 @@ mod tests {
 
     #[test]
     fn groups() {
-        let path = |text: &str| cgroup_path(text.as_bytes());
+        let path = |text: &str| cgroup_path(text.as_bytes(), &View::Machine);
         assert_eq!(
             path("0::/user.slice/x:y\n").as_deref(),
             Some("/user.slice/x:y")
@@ -439,5 +443,13 @@ mod tests {
         );
         assert_eq!(path("0::/\n").as_deref(), Some("/"));
         assert_eq!(path(""), None);
+        let inside = View::From("/kubepods.slice/a.scope".to_owned());
+        let path = |text: &str| cgroup_path(text.as_bytes(), &inside);
+        assert_eq!(
+            path("0::/../b.scope\n").as_deref(),
+            Some("/kubepods.slice/b.scope")
+        );
+        // One of no group is the root of that hierarchy, which says less than another one.
+        assert_eq!(path("4:memory:/b\n0::/../..\n").as_deref(), Some("/b"));
     }
 }

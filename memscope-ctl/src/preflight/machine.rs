@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A machine, as its `/proc` and `/sys` show it.
@@ -42,6 +43,12 @@ impl Machine {
     /// The target of a symbolic link.
     pub(super) fn link(&self, path: &str) -> Option<PathBuf> {
         fs::read_link(self.path(path)).ok()
+    }
+
+    /// Whether this folder is the root of its whole file system, and not a part that is mounted as if it were all: in file systems of
+    /// the kernel the root is the first of all files.
+    pub(super) fn is_whole(&self, path: &str) -> bool {
+        fs::metadata(self.path(path)).is_ok_and(|metadata| metadata.ino() == 1)
     }
 
     pub(super) fn exists(&self, path: &str) -> bool {

@@ -150,10 +150,27 @@ fn hidepid(machine: &Machine) -> Option<Check> {
 }
 
 fn cgroup(machine: &Machine) -> Check {
-    if machine.exists("sys/fs/cgroup/cgroup.controllers") {
+    let is_version_2 = machine.exists("sys/fs/cgroup/cgroup.controllers");
+    let is_hybrid = machine.exists("sys/fs/cgroup/unified/cgroup.procs");
+    let root = match is_version_2 {
+        true => "sys/fs/cgroup",
+        false => "sys/fs/cgroup/unified",
+    };
+    // A container's control group namespace is not the machine's, whose first process looks from there as if it were somewhere above.
+    let first = machine.read("proc/1/cgroup").unwrap_or_default();
+    if first.lines().any(|line| line.contains(":/..")) && !machine.is_whole(root) {
+        return Check::new(
+            "cgroup",
+            Status::Warn,
+            "a container's own",
+            "attach --cgroup and a policy's cgroup are refused: where the container is among the machine's control groups is not shown",
+        )
+        .todo("give the container the machine's /sys/fs/cgroup, or start it with --cgroupns=host");
+    }
+    if is_version_2 {
         return Check::new("cgroup", Status::Ok, "version 2", "attach --cgroup works");
     }
-    if machine.exists("sys/fs/cgroup/unified/cgroup.procs") {
+    if is_hybrid {
         return Check::new(
             "cgroup",
             Status::Ok,
@@ -213,6 +230,24 @@ mod tests {
                 "cgroup"
             ]
         );
+    }
+
+    #[test]
+    fn control_groups_of_a_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for path in ["proc/1", "sys/fs/cgroup"] {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        fs::write(root.join("sys/fs/cgroup/cgroup.controllers"), "memory\n").unwrap();
+        let with = |first: &str| {
+            fs::write(root.join("proc/1/cgroup"), first).unwrap();
+            cgroup(&Machine::at(root))
+        };
+        assert_eq!(with("0::/init.scope\n").status, Status::Ok);
+        let inside = with("0::/../../init.scope\n");
+        assert_eq!(inside.status, Status::Warn);
+        assert!(inside.means.contains("--cgroup"), "{inside:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{Conditions, Entry, MOST_ENTRIES, Policy};
 use crate::users;
 use memscope_proto::v1;
+use memscope_site::groups::{UNKNOWN, View, WAY_OUT};
 use memscope_units::{parse_bytes, parse_duration};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -159,6 +160,9 @@ impl Table {
             return Err(format!(
                 "cgroup {path:?} cannot be a control group — give its path beneath the cgroup root, as in /proc/PID/cgroup"
             ));
+        }
+        if !cgroup.is_empty() && *View::own() == View::Unknown {
+            return Err(format!("cgroup: {UNKNOWN} — {WAY_OUT}"));
         }
         if let Some(key) = self.pod_labels.keys().find(|key| key.is_empty()) {
             return Err(format!("pod-labels: {key:?} is no key"));

@@ -50,6 +50,7 @@ use memscope_ledger::event::ProcessHandle;
 use memscope_log::records::{DaemonRecord, SiteDefined, What};
 use memscope_proto::v1;
 use memscope_rpc::{AttachRequest, AttachScope, Caller, DetachScope, Refusal};
+use memscope_site::groups::{self, View};
 use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
 use memscope_vendors::Purpose;
 use tokio::sync::oneshot;
@@ -699,6 +700,12 @@ impl Tracer {
     }
 
     fn add_rule(&mut self, caller: Caller, request: &AttachRequest) -> Result<u64, Refusal> {
+        if matches!(request.scope, AttachScope::Cgroup(_)) && *View::own() == View::Unknown {
+            return Err(Refusal::Invalid {
+                what: groups::UNKNOWN.to_owned(),
+                hint: groups::WAY_OUT.to_owned(),
+            });
+        }
         let all = self.rules.iter();
         let beside = all.filter(|r| r.caller.is_admin() == caller.is_admin());
         let own = self.rules.iter().filter(|r| r.caller.is_same(&caller));

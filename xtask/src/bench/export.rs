@@ -1,7 +1,8 @@
 //! Time and memory for writing a long trace to a file, beside PyTorch's own `torch.cuda.memory._snapshot()` and `pickle.dump` of
 //! the same history, in the same run.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -47,6 +48,7 @@ fn in_folder(ground: &Ground<'_>, folder: &Path) -> Result<Section> {
     }
     let filled = python.ask_json(&format!("fill {events}"))?;
     let entries = filled["fill"].as_u64().unwrap_or(0);
+    let mut seen = u64::MAX;
     for _ in 0..ground.options.rounds {
         let file = folder.join("own.pickle");
         let own = python.ask_json(&format!("dump {}", file.display()))?;
@@ -54,18 +56,17 @@ fn in_folder(ground: &Ground<'_>, folder: &Path) -> Result<Section> {
         let seconds = own["seconds"].as_f64().unwrap_or(f64::NAN);
         let taken = [seconds, size_mib(&file)?, growth / f64::from(1 << 20)];
         let mut all = vec![taken.map(Some).to_vec()];
-        for daemon in &daemons {
-            for format in FORMATS {
-                all.push(export(daemon, &pid, format, &folder.join(format))?);
-            }
-        }
+        let (taken, fewest) = export_all(&daemons, folder, entries, |daemon, format, file| {
+            export(daemon, &pid, format, file)
+        })?;
+        all.extend(taken);
+        seen = seen.min(fewest);
         for (row, taken) in rows.iter_mut().zip(all) {
             for (column, value) in row.columns.iter_mut().zip(taken) {
                 column.extend(value);
             }
         }
     }
-    let seen = check(&folder.join("json"), entries)?;
     python.tell("end")?;
     Ok(Section {
         name: "export".to_owned(),
@@ -92,6 +93,26 @@ const COLUMNS: [&str; 4] = [
     "MiB beyond the history",
     "MiB of the client",
 ];
+
+/// Lets each daemon write the file of each format, and fails unless each of them has the whole trace. Returns what is measured, and the
+/// smallest number of entries.
+fn export_all<D>(
+    daemons: &[D],
+    folder: &Path,
+    entries: u64,
+    export: impl Fn(&D, &str, &Path) -> Result<Vec<Option<f64>>>,
+) -> Result<(Vec<Vec<Option<f64>>>, u64)> {
+    let mut all = Vec::new();
+    let mut seen = u64::MAX;
+    for daemon in daemons {
+        for format in FORMATS {
+            all.push(export(daemon, format, &folder.join(format))?);
+        }
+        // The next one writes over it.
+        seen = seen.min(check(&folder.join("json"), entries)?);
+    }
+    Ok((all, seen))
+}
 
 /// Lets memscope write a file, and measures that.
 fn export(daemon: &Daemon, pid: &str, format: &str, file: &Path) -> Result<Vec<Option<f64>>> {
@@ -131,9 +152,10 @@ fn to_its_end(daemon: &Daemon, words: &[&str]) -> Result<(ExitStatus, f64)> {
 
 /// Fails unless the file has the whole trace, because the comparison would mean nothing. Returns the number of entries.
 fn check(file: &Path, entries: u64) -> Result<u64> {
-    let text = fs::read_to_string(file)?;
-    let header = text.strip_prefix("{\"header\": ").context("no header")?;
-    let header = header.lines().next().unwrap_or("").trim_end_matches(',');
+    let mut line = String::new();
+    BufReader::new(File::open(file)?).read_line(&mut line)?;
+    let header = line.strip_prefix("{\"header\": ").context("no header")?;
+    let header = header.trim_end().trim_end_matches(',');
     let header: Value = serde_json::from_str(header).context("the header is no JSON")?;
     let number = |key: &str| header[key].as_u64().unwrap_or(u64::MAX);
     let seen = number("trace_entries");
@@ -141,4 +163,40 @@ fn check(file: &Path, entries: u64) -> Result<u64> {
         bail!("memscope has {seen} of {entries} entries: {header}");
     }
     Ok(seen)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_daemon_must_have_the_whole_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        // Entries and lost records of each daemon's file.
+        let of = |daemons: &[(u64, u64)]| {
+            export_all(daemons, folder.path(), 100, |(entries, lost), _, file| {
+                let header = serde_json::json!({
+                    "trace_entries": entries,
+                    "lost_records": lost,
+                    "trace_dropped": 0,
+                });
+                fs::write(
+                    file,
+                    format!("{{\"header\": {header},\n\"segments\": []}}\n"),
+                )?;
+                Ok(vec![Some(1.0)])
+            })
+        };
+        let (all, seen) = of(&[(101, 0), (100, 0)]).unwrap();
+        assert_eq!((all.len(), seen), (2 * FORMATS.len(), 100));
+        for daemons in [
+            [(99, 0), (100, 0)],
+            [(100, 1), (100, 0)],
+            [(100, 0), (99, 0)],
+        ] {
+            let error = of(&daemons).unwrap_err();
+            assert!(error.to_string().contains("of 100 entries"), "{error}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use fastrand::Rng;
 
 use crate::setup::{self, torch};
@@ -25,7 +26,7 @@ use traced::Traced;
 #[derive(Args, Clone)]
 pub struct Options {
     /// How often the daemon ends
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub kills: u32,
 
     /// Seed of all that happens by chance
@@ -33,7 +34,7 @@ pub struct Options {
     pub seed: u64,
 
     /// Processes that allocate
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub processes: usize,
 
     /// Milliseconds of rest between two operations of a process
@@ -390,4 +391,26 @@ fn report(options: &Options, mut tally: Tally) {
         middle.map_or(0, Duration::as_millis),
         tally.starts.last().map_or(0, Duration::as_millis),
     );
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn who_tries_nothing_is_told() {
+        for option in ["--kills", "--processes"] {
+            assert!(Line::try_parse_from(["chaos", option, "0"]).is_err());
+            let line = Line::try_parse_from(["chaos", option, "1"]).unwrap();
+            assert!(line.options.kills == 1 || line.options.processes == 1);
+        }
+    }
 }

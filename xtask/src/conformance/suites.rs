@@ -2,7 +2,7 @@
 //! installations of PyTorch.
 
 use std::fmt::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -37,19 +37,14 @@ pub fn run(installations: &[Installation]) -> Result<()> {
                 .output()
                 .context("cargo could not be started")?;
             let text = String::from_utf8_lossy(&output.stdout);
-            for line in text.lines() {
-                let Some(rest) = line.strip_prefix("test ") else {
-                    continue;
-                };
-                let Some((name, result)) = rest.rsplit_once(" ... ") else {
-                    continue;
-                };
-                if result == "ok" {
-                    passed += 1;
-                } else {
-                    failed += 1;
+            for test in tests(&text, output.status) {
+                match test.outcome {
+                    Outcome::Passed => passed += 1,
+                    Outcome::Failed => failed += 1,
+                    Outcome::Ignored => {}
                 }
-                writeln!(table, "| {version} | {oracle}::{name} | {result} |")?;
+                let (name, result) = (test.name, test.result);
+                writeln!(table, "| {version} | {oracle}{name} | {result} |")?;
             }
             if !output.status.success() {
                 eprintln!("{text}");
@@ -62,4 +57,94 @@ pub fn run(installations: &[Installation]) -> Result<()> {
         bail!("memscope and PyTorch do not agree everywhere");
     }
     Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+    Ignored,
+}
+
+/// One test of a program, or in a row without a name the program itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Test {
+    /// With `::` before it.
+    name: String,
+    result: String,
+    outcome: Outcome,
+}
+
+/// What the tests of a program came to, by its output and its end. One that crashed, was not built or ran no test has failed as well.
+fn tests(stdout: &str, status: ExitStatus) -> Vec<Test> {
+    let lines = stdout.lines().filter_map(|line| {
+        let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+        Some(Test {
+            name: format!("::{name}"),
+            result: result.to_owned(),
+            outcome: match result {
+                "ok" => Outcome::Passed,
+                // A reason may follow.
+                _ if result.starts_with("ignored") => Outcome::Ignored,
+                _ => Outcome::Failed,
+            },
+        })
+    });
+    let mut all: Vec<Test> = lines.collect();
+    let whole = match status.success() {
+        false if all.iter().all(|test| test.outcome != Outcome::Failed) => {
+            format!("ended with {status}")
+        }
+        true if all.is_empty() => "ran no test".to_owned(),
+        _ => return all,
+    };
+    all.push(Test {
+        name: String::new(),
+        result: whole,
+        outcome: Outcome::Failed,
+    });
+    all
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_program_that_ends_early_has_failed() {
+        let results = |stdout: &str, status: i32| {
+            let all = super::tests(stdout, ExitStatus::from_raw(status));
+            let results = all.into_iter();
+            results
+                .map(|test| (test.name + " " + &test.result, test.outcome))
+                .collect::<Vec<_>>()
+        };
+        let passed = ("::a ok".to_owned(), Outcome::Passed);
+        let failed = |text: &str| (text.to_owned(), Outcome::Failed);
+        assert_eq!(
+            results(
+                "running 2 tests\ntest a ... ok\ntest b ... ignored, slow\n",
+                0
+            ),
+            [
+                passed.clone(),
+                ("::b ignored, slow".to_owned(), Outcome::Ignored)
+            ]
+        );
+        assert_eq!(
+            results("test a ... ok\ntest b ... FAILED\n", 101 << 8),
+            [passed.clone(), failed("::b FAILED")]
+        );
+        assert_eq!(
+            results("test a ... ok\n", libc::SIGSEGV),
+            [passed, failed(" ended with signal: 11 (SIGSEGV)")]
+        );
+        assert_eq!(
+            results("", 101 << 8),
+            [failed(" ended with exit status: 101")]
+        );
+        assert_eq!(results("running 0 tests\n", 0), [failed(" ran no test")]);
+    }
 }

@@ -158,6 +158,10 @@ pub fn run(options: &Options) -> Result<()> {
             moments.wrong()
         );
     }
+    let unanswered = moments.unanswered();
+    if !unanswered.is_empty() {
+        bail!("every question was refused of: {}", unanswered.join(", "));
+    }
     if !memory.is_flat() {
         bail!("the daemon's memory grows");
     }

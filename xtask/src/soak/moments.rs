@@ -17,6 +17,10 @@ const REFUSED: i32 = 2;
 /// Time limit for an answer, in seconds: the machine may be busy with other things.
 const PATIENCE: [&str; 2] = ["--timeout", "600"];
 
+/// The two kinds of question.
+const SNAPSHOT: &str = "snapshot --at";
+const DIFF: &str = "diff --from";
+
 /// A moment: what the process wrote down, and how often memscope refused it.
 struct Moment {
     own: PathBuf,
@@ -114,7 +118,7 @@ impl Moments {
         let said = self.ask(daemon, &words)?;
         let own = self.all[number].own.clone();
         self.judge(
-            "snapshot --at",
+            SNAPSHOT,
             number,
             &said,
             &["snapshot".as_ref(), own.as_ref(), file.as_ref()],
@@ -145,7 +149,7 @@ impl Moments {
             after.as_ref(),
             file.as_ref(),
         ];
-        self.judge("diff --from", from, &said, &words)
+        self.judge(DIFF, from, &said, &words)
     }
 
     /// Asks memscope, and remembers how long the slowest answer took.
@@ -217,6 +221,11 @@ impl Moments {
         self.wrong.len()
     }
 
+    /// The kinds of question to which no answer was equal, so that nothing is known of them.
+    pub fn unanswered(&self) -> Vec<&'static str> {
+        unanswered(&self.counts)
+    }
+
     /// The results as Markdown.
     pub fn table(&self) -> String {
         let mut text = "\n| question | equal | refused | wrong |\n|---|---|---|---|\n".to_owned();
@@ -235,5 +244,28 @@ impl Moments {
             text.push_str(&format!("- {wrong}\n"));
         }
         text
+    }
+}
+
+fn unanswered(counts: &BTreeMap<&'static str, [u64; 3]>) -> Vec<&'static str> {
+    let mut all = vec![SNAPSHOT, DIFF];
+    all.retain(|kind| counts.get(kind).is_none_or(|[equal, ..]| *equal == 0));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_refuses_everything_has_shown_nothing() {
+        let of = |all: &[(&'static str, [u64; 3])]| unanswered(&all.iter().copied().collect());
+        assert_eq!(of(&[]), [SNAPSHOT, DIFF]);
+        assert_eq!(
+            of(&[(SNAPSHOT, [0, 40, 0]), (DIFF, [0, 38, 0])]),
+            [SNAPSHOT, DIFF]
+        );
+        assert_eq!(of(&[(SNAPSHOT, [1, 40, 0]), (DIFF, [0, 38, 0])]), [DIFF]);
+        assert!(of(&[(SNAPSHOT, [1, 40, 0]), (DIFF, [2, 38, 1])]).is_empty());
     }
 }

@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
         .prefix("memscope-verdicts-")
         .tempdir()
         .context("cannot make a temporary folder")?;
-    let mut workloads = match &options.seeds {
+    let workloads = match &options.seeds {
         Some(seeds) => seeds.scripts(&installation, folder.path())?,
         None if options.script.is_empty() => workload::ours(&options.workload)?,
         None => options
@@ -103,10 +103,7 @@ pub fn run(options: &Options) -> Result<()> {
             .map(|script| Workload::read(script))
             .collect::<Result<_>>()?,
     };
-    if options.real_device {
-        // Several ranks would need a device each.
-        workloads.retain(|workload| workload.ranks == 1);
-    }
+    let workloads = that_can_run(workloads, options.real_device)?;
     let how = driver::How {
         installation,
         by_line: options.truth,
@@ -154,5 +151,37 @@ pub fn run(options: &Options) -> Result<()> {
         0 if table.is_empty() => bail!("nothing was judged"),
         0 => Ok(()),
         failed => bail!("{failed} runs are not as they should be"),
+    }
+}
+
+/// The workloads that can run on this device; an error if there is none, since nothing would be tried.
+fn that_can_run(mut workloads: Vec<Workload>, real_device: bool) -> Result<Vec<Workload>> {
+    if real_device {
+        // Several ranks would need a device each.
+        workloads.retain(|workload| workload.ranks == 1);
+    }
+    if workloads.is_empty() {
+        bail!("no script is left to be tried");
+    }
+    Ok(workloads)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_tries_nothing_fails() {
+        let of = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            workload::ours(&names).unwrap()
+        };
+        let one_rank = of(&["one_rank"]);
+        assert_eq!(that_can_run(one_rank.clone(), false).unwrap().len(), 1);
+        that_can_run(one_rank, true).unwrap_err();
+        let some = that_can_run(of(&["one_rank", "plain_training"]), true).unwrap();
+        assert_eq!(some.len(), 1);
+        assert_eq!(some[0].name, "plain_training");
     }
 }

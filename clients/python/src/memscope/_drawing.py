@@ -173,7 +173,9 @@ def owners(ax: Any, view: View) -> None:
 def steps(ax: Any, view: View) -> None:
     """The floor and the peak of each step."""
     colours = [BLUE, GREEN, RED, ORANGE]
-    rows = view.table.to_pylist()
+    # Without pandas, Arrow gives no objects of Python for times to the nanosecond.
+    drawn = ["step", "device", "min_allocated_bytes", "max_allocated_bytes"]
+    rows = view.table.select(drawn).to_pylist()
     for number, device in enumerate(dict.fromkeys(row["device"] for row in rows)):
         of = [row for row in rows if row["device"] == device]
         colour = colours[number % len(colours)]

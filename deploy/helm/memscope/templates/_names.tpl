@@ -14,6 +14,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{- /* The ports of `listen`, each once, with commas between them: two addresses may have the same. */}}
+{{- define "memscope.ports" -}}
+{{- $ports := list }}
+{{- range index .Values.settings "listen" }}
+{{- $ports = append $ports (regexFind "[0-9]+$" .) }}
+{{- end }}
+{{- $ports | uniq | join "," }}
+{{- end }}
+
 {{- define "memscope.settings" -}}
 {{- $settings := deepCopy .Values.settings }}
 {{- /* What the chart sets, and the value that says it otherwise. The same in the settings would be lost without a word. */}}

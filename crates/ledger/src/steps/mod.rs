@@ -68,6 +68,12 @@ pub(crate) struct Steps {
     pub(crate) ranges: bool,
     /// The open range: its number (0 where it has none) and its thread.
     open: Option<(u64, u32)>,
+    /// Who made the open range; `None` if a checkpoint does not say so.
+    #[serde(default)]
+    open_source: Option<MarkSource>,
+    /// Number of ranges without a number of their own that have begun inside the open range, and have not ended.
+    #[serde(default)]
+    inside: u64,
     pub(crate) rows: VecDeque<Row>,
     /// When the current step began.
     from_ns: u64,
@@ -132,17 +138,12 @@ impl Steps {
                 mark.source,
                 MarkSource::Mstx | MarkSource::Memscope | MarkSource::Nvtx
             );
+        if mark.kind == MarkKind::Begin && !range && self.is_of_open(mark, tid) {
+            self.inside += 1;
+        }
         let source = match (mark.kind, mark.source) {
             (MarkKind::End, _) => {
-                let closes = self.ranges
-                    && self.open.is_some_and(|(number, by)| {
-                        if number == 0 || mark.range == 0 {
-                            by == tid
-                        } else {
-                            number == mark.range
-                        }
-                    });
-                if closes {
+                if self.ranges && self.closes(mark, tid) {
                     self.open = None;
                     return Turn::End;
                 }
@@ -183,9 +184,35 @@ impl Steps {
         self.tell(name, stacks, stacks::place(stack), tid);
         if is_range {
             self.open = Some((mark.range, tid));
+            self.open_source = Some(mark.source);
+            self.inside = 0;
             return Turn::Begin;
         }
         Turn::Both
+    }
+
+    /// Whether a mark could be the beginning or the end of a range inside the open one, or the end of the open one itself: who made it
+    /// made the open range, on the same thread, and numbers do not tell the two apart.
+    fn is_of_open(&self, mark: &Mark, tid: u32) -> bool {
+        let same_source = self.open_source.is_none_or(|source| source == mark.source);
+        self.open.is_some_and(|(number, by)| {
+            same_source && (number == 0 || mark.range == 0) && by == tid
+        })
+    }
+
+    /// Whether the end of a range is that of the open one. The functions of mstx and NVTX give a range its number when they return, where
+    /// no probe is, so ends are counted against beginnings.
+    fn closes(&mut self, mark: &Mark, tid: u32) -> bool {
+        if self.is_of_open(mark, tid) {
+            let inner = self.inside.checked_sub(1);
+            self.inside = inner.unwrap_or(0);
+            return inner.is_none();
+        }
+        let same_source = self.open_source.is_none_or(|source| source == mark.source);
+        same_source
+            && self
+                .open
+                .is_some_and(|(number, _)| number != 0 && number == mark.range)
     }
 
     /// Takes a new block. Returns whether, by the pattern of allocations, a step ends before it.

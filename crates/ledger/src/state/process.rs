@@ -178,7 +178,8 @@ impl Process {
                 }
                 untold_segments(scene.devices, call, taken, watch);
                 let from_start = self.facts.from_start;
-                given_back::after(scene.devices, before, call, from_start, event.time_ns);
+                let (driver, time_ns) = (&self.driver, event.time_ns);
+                given_back::after(scene.devices, driver, before, call, from_start, time_ns);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {

@@ -144,7 +144,7 @@ impl Driver {
     }
 
     /// How many bytes a call unmaps. Ascend's calls name an address only, and mean the mapping that begins there.
-    fn unmapped_bytes(&self, call: &Call) -> u64 {
+    pub(crate) fn unmapped_bytes(&self, call: &Call) -> u64 {
         match call.size {
             0 => self.vmm.mapped_from(call.ptr),
             size => size,

@@ -724,3 +724,57 @@ fn ranges_inside_a_step_do_not_end_it() {
         assert_eq!(rows, [all], "{source:?}");
     }
 }
+
+/// A generator and a discriminator have an optimizer each: what lives as long as the step does not outlive it.
+#[test]
+fn blocks_outlive_steps_and_not_single_ticks() {
+    let mut told = Told::new();
+    told.stack(1);
+    told.stack(2);
+    for step in 1..=6 {
+        told.report(0x1000, 512, 1024, StackRef::NotTaken);
+        if step == 3 {
+            told.report(0x2000, 512, 1024, StackRef::NotTaken);
+        }
+        told.optimizer("Adam", 1);
+        told.optimizer("Adam", 2);
+        told.report(0x1000, -512, 512, StackRef::NotTaken);
+    }
+    let report = told.steps();
+    assert_eq!(report.summary.unwrap().count, Some(6));
+    let found = report.survivors.iter();
+    let found: Vec<_> = found.map(|one| (one.address, one.step)).collect();
+    assert_eq!(found, [(0x2000, 3)]);
+}
+
+/// Where gradients are accumulated, a step has several backward passes.
+#[test]
+fn blocks_outlive_steps_and_not_single_passes() {
+    let mut told = Told::new();
+    let mut early = 0;
+    for step in 1..=30u64 {
+        for pass in 0..4u64 {
+            // The first pass of a step also allocates what is needed throughout the step.
+            if pass == 0 {
+                told.report(0x2000, 512, 1 << 20, StackRef::NotTaken);
+            }
+            if (step, pass) == (20, 1) {
+                told.report(0x9000, 512, 1 << 20, StackRef::NotTaken);
+            } else {
+                told.report(0x1000, 512, 1 << 20, StackRef::NotTaken);
+                told.report(0x1000, -512, 1 << 20, StackRef::NotTaken);
+            }
+            told.mark(MarkKind::Instant, MarkSource::Backward, "", StackRef::Id(1));
+        }
+        told.report(0x2000, -512, 1 << 20, StackRef::NotTaken);
+        if step == 12 {
+            early = told.steps().survivor_count;
+        }
+    }
+    let report = told.steps();
+    assert_eq!(report.summary.unwrap().count, Some(30));
+    // Until the pattern of the passes is known, each of them counts as a step.
+    let later = report.survivors.iter().skip(early as usize);
+    let later: Vec<_> = later.map(|one| (one.address, one.step)).collect();
+    assert_eq!(later, [(0x9000, 20)]);
+}

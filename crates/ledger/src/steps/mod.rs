@@ -123,6 +123,27 @@ impl Steps {
         }
     }
 
+    /// Number by which [`Survivors`] knows the current step; 0 before the first one. Where lines of the program make several ticks in a
+    /// step, as two optimizers do, it is the step's. Of backward passes it is the pass's: how many of them make a step is known later.
+    pub(crate) fn coming(&self) -> u64 {
+        if self.has_lines() && !self.ranges {
+            self.told.count() + 1
+        } else {
+            self.current()
+        }
+    }
+
+    /// What has come before the step with this number ([`Steps::coming`]) has outlived its step, now that a tick has ended a step. Where
+    /// it has ended none, nothing new is below the number.
+    pub(crate) fn outlived(&self) -> Option<u64> {
+        if self.source != StepSource::Backward {
+            return Some(self.windows());
+        }
+        let passes = self.passes();
+        let ends = self.ticks.is_multiple_of(passes);
+        ends.then(|| (self.ticks + 1).saturating_sub(passes))
+    }
+
     /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`].
     pub(crate) fn mark(
         &mut self,
@@ -452,9 +473,10 @@ impl Steps {
         if self.source != StepSource::Backward {
             return 1;
         }
-        let signs: Vec<Vec<(u64, u64)>> = self
+        let recent: Vec<Vec<(u64, u64)>> = self
             .rows
             .iter()
+            .skip(self.rows.len().saturating_sub(256))
             .map(|row| {
                 row.devices
                     .iter()
@@ -465,10 +487,7 @@ impl Steps {
                     .collect()
             })
             .collect();
-        let recent = signs
-            .get(signs.len().saturating_sub(256)..)
-            .unwrap_or_default();
-        period(recent, 2).map_or(1, |found| found as u64)
+        period(&recent, 2).map_or(1, |found| found as u64)
     }
 }
 

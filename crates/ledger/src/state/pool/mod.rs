@@ -306,7 +306,7 @@ impl Pool {
                 place,
             },
         );
-        let (step, launches) = (scene.steps.current(), scene.steps.launches.unwrap_or(0));
+        let (step, launches) = (scene.steps.coming(), scene.steps.launches.unwrap_or(0));
         scene
             .steps
             .survivors
@@ -327,9 +327,10 @@ impl Pool {
 
     /// A step ends at this moment.
     pub(crate) fn step_ends(&self, scene: &mut Scene<'_>) {
-        let step = scene.steps.current();
         scene.steps.end(scene.devices, scene.time_ns);
-        scene.steps.survivors.end(step, &self.blocks);
+        if let Some(step) = scene.steps.outlived() {
+            scene.steps.survivors.end(step, &self.blocks);
+        }
         let windows = scene.steps.windows();
         scene.groups.tick(windows, scene.steps.generation);
     }

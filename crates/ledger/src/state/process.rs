@@ -261,11 +261,12 @@ impl Process {
             Body::Trace(_) | Body::Report(_) | Body::Call(_) | Body::Held(_) | Body::Workspace(_)
         );
         if brings_memory {
-            let is_pool = self.source() == Source::Pool;
+            // Where the pool cannot be seen, stacks have what was taken from the driver, as where there is no pool.
+            let no_pool = self.source() != Source::Pool || self.is_pool_hidden();
             for row in self.devices.iter_mut() {
                 row.note_peak(event);
                 let held = row.driver.held().bytes;
-                let of_driver = !is_pool || row.ordinal.is_none();
+                let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {
                     self.stacks.level(row.ordinal, held, true);
                 }

@@ -407,9 +407,11 @@ impl Process {
         }
     }
 
-    /// 0 if nothing was missed and no pool event has named the device; else `None`.
+    /// 0 if nothing was missed and no pool event has named the device; else `None`. A lost record may have been the first
+    /// that names it.
     pub(crate) fn zero_if_unseen(&self, device: &Device) -> Option<u64> {
-        (self.facts.from_start && self.pool_way_in && !device.pool.seen).then_some(0)
+        let nothing_missed = self.facts.from_start && self.pool_way_in && self.loss.records() == 0;
+        (nothing_missed && !device.pool.seen).then_some(0)
     }
 
     /// The process as an entry in the list of all processes.

@@ -469,6 +469,7 @@ impl Pool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
+        row.level_known |= scene.nothing_missed;
         let unread = !scene.nothing_missed && row.read.until_ns <= self.complete_since;
         row.ring.hold(unread);
         let in_reading = scene.time_ns < row.read.until_ns;

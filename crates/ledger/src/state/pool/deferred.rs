@@ -5,6 +5,7 @@
 
 use crate::event::{PoolReport, PoolTrace, TraceAction};
 use crate::fast_hash::FastMap;
+use crate::state::labels::LabelSet;
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -22,6 +23,9 @@ pub(crate) struct Held {
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
     pub(crate) stack: StackIndex,
+    /// The labels of what the thread allocated then.
+    #[serde(default)]
+    pub(crate) labels: LabelSet,
     pub(crate) trace: PoolTrace,
 }
 

@@ -332,6 +332,7 @@ fn imports_and_arrays_are_in_no_sum() {
     let notes = stats(&c.ledger).coverage;
     assert!(has_note(&notes, "ipc_import") && has_note(&notes, "array_alloc"));
     c.at(CallOp::IpcClose, 0x1000, 0);
+    c.at(CallOp::IpcClose, 0x1000, 0);
     c.map(0x5000, 4096, 9);
     c.handle(CallOp::Release, 9, 0);
     assert_eq!(c.device().imported.unwrap().count, 1, "still mapped");
@@ -453,4 +454,29 @@ fn pool_segments_are_not_direct_and_tell_the_device() {
     assert_eq!(seen.direct.unwrap().count, 0);
     assert_eq!(seen.alloc_count, 2);
     assert_eq!(find_device(&ledger, None), None);
+}
+
+/// CUDA counts how often memory of another process was opened, and it stays until it is closed as often.
+#[test]
+fn an_import_that_is_opened_twice_is_closed_twice() {
+    let mut c = plain();
+    let imported = |c: &common::calls::Calls| {
+        let device = find_device(&c.ledger, Some(0));
+        device.map_or(0, |device| device.imported.unwrap().count)
+    };
+    let open = |c: &mut common::calls::Calls| c.at(CallOp::IpcOpen, 0x5000, 0);
+    open(&mut c);
+    open(&mut c);
+    c.at(CallOp::IpcClose, 0x5000, 0);
+    assert_eq!(imported(&c), 1);
+    c.at(CallOp::IpcClose, 0x5000, 0);
+    assert_eq!(imported(&c), 0);
+    // A reset closes it however often it was opened.
+    open(&mut c);
+    open(&mut c);
+    c.send(CallOp::Reset, |_| {});
+    assert_eq!(imported(&c), 0);
+    open(&mut c);
+    c.at(CallOp::IpcClose, 0x5000, 0);
+    assert_eq!(imported(&c), 0);
 }

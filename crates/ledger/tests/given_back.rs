@@ -99,3 +99,44 @@ fn what_a_trace_tells_counts_once() {
     sim.feed(&mut ledger);
     assert_eq!(reserved(&ledger), Some(sim.reserved(0)));
 }
+
+/// Of expandable segments from before the attach nobody knows the handles and mappings.
+#[test]
+fn an_unknown_mapping_that_goes_leaves_the_total_unknown() {
+    for from_start in [false, true] {
+        let mut c = calls(from_start);
+        report(&mut c, 0x2000_0000, 512, 4 * MIB + 512, 22 * MIB);
+        c.map(0x5000_0000, 2 * MIB, 5);
+        c.at(CallOp::Unmap, 0x5000_0000, 2 * MIB);
+        assert_eq!(c.device().reserved_bytes, Some(22 * MIB), "it is known");
+        c.at(CallOp::Unmap, 0x1000_0000, 2 * MIB);
+        c.handle(CallOp::Release, 77, 0);
+        let known = from_start.then_some(22 * MIB);
+        assert_eq!(c.device().reserved_bytes, known);
+        report(&mut c, 0x2000_0000, -512, 4 * MIB, 20 * MIB);
+        assert_eq!(c.device().reserved_bytes, Some(20 * MIB));
+    }
+}
+
+/// Ascend's calls that unmap give no size.
+#[test]
+fn an_unmap_of_unknown_size_leaves_the_total_unknown() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.expandable = true;
+    sim.attached = false;
+    let addr = sim.alloc(0, 0, 50 * MIB);
+    sim.time += MS;
+    let mut c = calls(false);
+    tell(&mut c.ledger, sim.time, sim.reading(0, 9));
+    c.time = sim.time;
+    let segments = |c: &Calls| c.ledger.snapshot(P, as_of(0)).unwrap().segments.len();
+    assert_eq!(
+        (c.device().reserved_bytes, segments(&c)),
+        (Some(60 * MIB), 1)
+    );
+    c.send(CallOp::Unmap, |call| {
+        call.vendor = Vendor::Ascend;
+        call.ptr = addr + 20 * MIB;
+    });
+    assert_eq!((c.device().reserved_bytes, segments(&c)), (None, 1));
+}

@@ -237,3 +237,38 @@ fn what_cannot_be_true_of_a_number_is_not_believed() {
     told(&mut ledger, A, 0, gpu("a"));
     assert_eq!((names(&ledger, A), free(&ledger)), (vec![None], None));
 }
+
+/// At level `read` no call shows the vendor, so the kind of device is not known.
+#[test]
+fn a_process_that_is_only_read_uses_the_same_device() {
+    let mut ledger = with(&[(A, "/", &[])]);
+    let facts = facts(B.0, Level::Read, false);
+    ledger.apply(&event(B, SECOND, Body::Attached(facts)));
+    ledger.apply(&event(B, SECOND, Body::Placed(Box::default())));
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    let part = HeldPart {
+        at_ns: 2 * SECOND,
+        device: 0,
+        allocator: 0,
+        part: 0,
+        parts: 1,
+        total_allocated: 0,
+        total_reserved: 4096,
+        segments: vec![HeldSegment {
+            addr: 0x10_0000,
+            size: 4096,
+            ..HeldSegment::default()
+        }],
+    };
+    ledger.apply(&event(B, 2 * SECOND, Body::Held(Box::new(part))));
+    let open = devices(&ledger, &[A, B]);
+    assert_eq!(open.len(), 2, "nothing tells what B's is");
+    assert!(open.iter().all(|one| one.at_least), "{open:?}");
+    told(&mut ledger, A, 0, gpu("a"));
+    let open = devices(&ledger, &[A, B]);
+    assert!(open.iter().all(|one| one.at_least), "{open:?}");
+    told(&mut ledger, B, 0, gpu("a"));
+    assert_eq!(rows(&ledger), [row("GPU-a", 4196, 2)]);
+    let one = devices(&ledger, &[A, B]).remove(0);
+    assert_eq!((one.kind.as_deref(), one.at_least), (Some("cuda"), true));
+}

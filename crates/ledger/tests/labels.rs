@@ -265,3 +265,29 @@ fn more_threads_with_labels_than_are_kept() {
     }
     .is_told();
 }
+
+/// An entry that names no device waits until another event shows it. It keeps the labels of its own moment.
+#[test]
+fn what_waits_for_its_device_keeps_its_own_labels() {
+    let mut told = Told::new();
+    let entry = |device, addr| PoolTrace {
+        action: TraceAction::Alloc,
+        allocator: 1,
+        device,
+        addr,
+        size: 512,
+        stream: 0,
+        block_size: Some(512),
+        total_allocated: None,
+        total_reserved: None,
+        pool: None,
+    };
+    told.mark(1, MarkKind::Begin, 1, "memscope:owner=weights");
+    told.say(1, Body::Trace(entry(None, 0x1000)));
+    told.mark(1, MarkKind::End, 1, "");
+    told.mark(1, MarkKind::Begin, 2, "memscope:owner=cache");
+    told.say(1, Body::Trace(entry(Some(0), 0x2000)));
+    let labels = [(0x1000, "weights"), (0x2000, "cache")];
+    let labels = labels.map(|(addr, label)| (addr, vec![label.to_owned()]));
+    assert_eq!(told.labels(), Labels::from(labels));
+}

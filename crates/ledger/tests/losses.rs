@@ -173,3 +173,22 @@ fn a_loss_is_inexact_until_a_reading() {
     assert!(!notes(&ledger).contains(&"inexact_after_loss".to_owned()));
     assert_eq!(device(&ledger, 0).live_blocks, 1);
 }
+
+/// What was lost may have been the first entry that names the device.
+#[test]
+fn a_device_without_entries_is_not_empty_after_a_loss() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let Body::Call(mut one) = call("cudaMalloc", CallOp::Alloc, BASE, MIB) else {
+        unreachable!()
+    };
+    one.device = Some(0);
+    ledger.apply(&event(P, 2 * SECOND, Body::Call(one)));
+    let seen = device(&ledger, 0);
+    assert_eq!(
+        (seen.allocated_bytes, seen.reserved_bytes),
+        (Some(0), Some(0))
+    );
+    lost(&mut ledger, 3 * SECOND, 2);
+    let seen = device(&ledger, 0);
+    assert_eq!((seen.allocated_bytes, seen.reserved_bytes), (None, None));
+}

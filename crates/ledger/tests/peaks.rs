@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{P, attached, event, stats};
-use memscope_ledger::event::{Body, Level, PoolTrace, TraceAction};
+use common::{MIB, P, SECOND, as_of, attached, attached_as, call, event, stats};
+use memscope_ledger::event::{Backend, Body, CallOp, Level, PoolTrace, TraceAction};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -85,4 +85,17 @@ proptest! {
             .collect();
         prop_assert_eq!(told, peaks);
     }
+}
+
+/// At level `segments` the stacks of a process with PyTorch's pool have what was taken from the driver.
+#[test]
+fn the_peak_by_stacks_of_a_pool_that_is_not_seen() {
+    let mut ledger = attached_as(Level::Segments, true, SECOND, Backend::Native);
+    let Body::Call(mut one) = call("cudaMalloc", CallOp::Alloc, 0x1000_0000, 10 * MIB) else {
+        unreachable!()
+    };
+    one.device = Some(0);
+    ledger.apply(&event(P, 2 * SECOND, Body::Call(one)));
+    let report = ledger.stacks(P, as_of(0)).unwrap();
+    assert_eq!(report.rows[0].peak.bytes, 10 * MIB);
 }

@@ -9,6 +9,7 @@ use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_proto::v1::StepsRequest;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -576,4 +577,30 @@ fn a_lost_entry_does_not_make_a_pool_untraced() {
     assert_eq!(device(&ledger, 0).pending_free_bytes, Some(3072));
     let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
     assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+}
+
+/// What was there before the attach was not allocated in the first step.
+#[test]
+fn the_first_step_does_not_allocate_what_was_there() {
+    let mut sim = Sim::new(Mode::Reports);
+    sim.attached = false;
+    sim.alloc(0, 0, 10 * MIB);
+    let mut ledger = attached(Level::Blocks, false, sim.time);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    sim.attached = true;
+    sim.time += MS;
+    sim.alloc(0, 0, 512);
+    sim.feed(&mut ledger);
+    let mark = Mark {
+        kind: MarkKind::Step,
+        ..Mark::default()
+    };
+    ledger.apply(&event(P, sim.time + MS, Body::Mark(Box::new(mark))));
+    let report = ledger
+        .ask(&[P], as_of(0), &StepsRequest::default())
+        .unwrap();
+    let row = &report.rows[0];
+    assert_eq!((row.allocated_bytes, row.freed_bytes), (512, 0));
+    assert_eq!(row.max_allocated_bytes, 10 * MIB + 512);
 }

@@ -281,3 +281,35 @@ fn expandable_ranges_join_and_split() {
     );
     assert_eq!(device(&ledger, 0).segments, Some(2));
 }
+
+/// The entry that says so names no device, and an allocator that never allocates has none that is known.
+#[test]
+fn any_number_of_snapshots_of_an_unknown_device_hides_no_memory() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    sim.alloc(0, 0, 1000);
+    sim.feed(&mut ledger);
+    for nth in 0..5_000 {
+        let taken = PoolTrace {
+            action: TraceAction::Snapshot,
+            allocator: 0x7001,
+            device: Some(0),
+            addr: 0,
+            size: 0,
+            stream: 0,
+            block_size: None,
+            total_allocated: None,
+            total_reserved: None,
+            pool: None,
+        };
+        ledger.apply(&event(P, sim.time + nth, Body::Trace(taken)));
+    }
+    let report = stats(&ledger);
+    assert!(!has_note(&report.coverage, "pool_device_unknown"));
+    assert_eq!(report.devices[0].allocated_bytes, Some(1024));
+    let mut notes = report.coverage.into_iter();
+    let said = notes.find(|note| note.code == "snapshot_device_unknown");
+    let said = said.unwrap().text;
+    assert!(said.starts_with("5000 entries"), "{said}");
+    assert!(ledger.kept(P).unwrap().loose < 100);
+}

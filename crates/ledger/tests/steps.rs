@@ -130,10 +130,21 @@ impl Told {
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Start,
+    /// A range inside the step begins.
+    Inner,
+    /// The innermost range ends.
     End,
     Launch,
-    Malloc { ptr: u64, size: u64, used: u64 },
-    Free { ptr: u64, size: u64, used: u64 },
+    Malloc {
+        ptr: u64,
+        size: u64,
+        used: u64,
+    },
+    Free {
+        ptr: u64,
+        size: u64,
+        used: u64,
+    },
 }
 
 fn fold(events: &[Happens]) -> StepsResponse {
@@ -144,6 +155,12 @@ fn fold(events: &[Happens]) -> StepsResponse {
                 MarkKind::Begin,
                 MarkSource::Mstx,
                 "\"step start\"",
+                StackRef::NotTaken,
+            ),
+            Happens::Inner => told.mark(
+                MarkKind::Begin,
+                MarkSource::Mstx,
+                "forward",
                 StackRef::NotTaken,
             ),
             Happens::End => told.mark(MarkKind::End, MarkSource::Mstx, "", StackRef::NotTaken),
@@ -197,6 +214,7 @@ fn figures(report: &StepsResponse) -> Value {
 fn plain(events: &[Happens]) -> Value {
     let mut step = 0u64;
     let mut open = false;
+    let mut inside = 0;
     let mut launches = 0u64;
     // address → (size, step, launches)
     let mut live: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
@@ -208,6 +226,8 @@ fn plain(events: &[Happens]) -> Value {
                 step += 1;
                 open = true;
             }
+            Happens::Inner => inside += 1,
+            Happens::End if inside > 0 => inside -= 1,
             Happens::End => {
                 open = false;
                 for (ptr, (size, born, before)) in &live {
@@ -330,18 +350,23 @@ fn the_worked_examples() {
     }
 }
 
-/// Random programs that step, launch, allocate and free in some order.
+/// Random programs that step, with ranges inside of steps, launch, allocate and free in some order.
 fn programs() -> impl Strategy<Value = Vec<Happens>> {
-    prop::collection::vec((0u8..12, 1u64..40, 1u64..64), 0..400).prop_map(|choices| {
+    prop::collection::vec((0u8..16, 1u64..40, 1u64..64), 0..400).prop_map(|choices| {
         let mut events = Vec::new();
         let mut live: BTreeMap<u64, u64> = BTreeMap::new();
-        let (mut used, mut open) = (0u64, false);
+        let (mut used, mut open, mut inside) = (0u64, false, 0);
         for (what, place, size) in choices {
             let (ptr, size) = (0x1000_0000 + place * 0x10_0000, size * 512);
             match what {
                 0 if open => {
                     events.push(Happens::End);
-                    open = false;
+                    open = inside > 0;
+                    inside -= i32::from(open);
+                }
+                3 if open => {
+                    events.push(Happens::Inner);
+                    inside += 1;
                 }
                 0 | 1 if !open => {
                     events.push(Happens::Start);
@@ -675,4 +700,81 @@ fn inference_is_counted_by_its_pattern() {
     // What came before the pattern was known is no step.
     let rows = told.steps().rows;
     assert!(rows.iter().all(|row| row.allocs == 20), "{rows:#?}");
+}
+
+/// The functions of mstx and NVTX say which range they begin only when they return, so ends are counted.
+#[test]
+fn ranges_inside_a_step_do_not_end_it() {
+    for (source, other) in [
+        (MarkSource::Mstx, MarkSource::Nvtx),
+        (MarkSource::Nvtx, MarkSource::Memscope),
+    ] {
+        let mut told = Told::new();
+        told.mark(MarkKind::Begin, source, "step start", StackRef::NotTaken);
+        told.mark(MarkKind::Begin, source, "x", StackRef::NotTaken);
+        told.report(0x1000, 512, 512, StackRef::NotTaken);
+        told.mark(MarkKind::End, source, "", StackRef::NotTaken);
+        told.mark(MarkKind::End, other, "", StackRef::NotTaken);
+        assert_eq!(told.steps().rows, []);
+        let all = (1 << 20) + 512;
+        told.report(0x2000, 1 << 20, all, StackRef::NotTaken);
+        told.mark(MarkKind::End, source, "", StackRef::NotTaken);
+        let rows = told.steps().rows;
+        let rows: Vec<_> = rows.iter().map(|row| row.max_allocated_bytes).collect();
+        assert_eq!(rows, [all], "{source:?}");
+    }
+}
+
+/// A generator and a discriminator have an optimizer each: what lives as long as the step does not outlive it.
+#[test]
+fn blocks_outlive_steps_and_not_single_ticks() {
+    let mut told = Told::new();
+    told.stack(1);
+    told.stack(2);
+    for step in 1..=6 {
+        told.report(0x1000, 512, 1024, StackRef::NotTaken);
+        if step == 3 {
+            told.report(0x2000, 512, 1024, StackRef::NotTaken);
+        }
+        told.optimizer("Adam", 1);
+        told.optimizer("Adam", 2);
+        told.report(0x1000, -512, 512, StackRef::NotTaken);
+    }
+    let report = told.steps();
+    assert_eq!(report.summary.unwrap().count, Some(6));
+    let found = report.survivors.iter();
+    let found: Vec<_> = found.map(|one| (one.address, one.step)).collect();
+    assert_eq!(found, [(0x2000, 3)]);
+}
+
+/// Where gradients are accumulated, a step has several backward passes.
+#[test]
+fn blocks_outlive_steps_and_not_single_passes() {
+    let mut told = Told::new();
+    let mut early = 0;
+    for step in 1..=30u64 {
+        for pass in 0..4u64 {
+            // The first pass of a step also allocates what is needed throughout the step.
+            if pass == 0 {
+                told.report(0x2000, 512, 1 << 20, StackRef::NotTaken);
+            }
+            if (step, pass) == (20, 1) {
+                told.report(0x9000, 512, 1 << 20, StackRef::NotTaken);
+            } else {
+                told.report(0x1000, 512, 1 << 20, StackRef::NotTaken);
+                told.report(0x1000, -512, 1 << 20, StackRef::NotTaken);
+            }
+            told.mark(MarkKind::Instant, MarkSource::Backward, "", StackRef::Id(1));
+        }
+        told.report(0x2000, -512, 1 << 20, StackRef::NotTaken);
+        if step == 12 {
+            early = told.steps().survivor_count;
+        }
+    }
+    let report = told.steps();
+    assert_eq!(report.summary.unwrap().count, Some(30));
+    // Until the pattern of the passes is known, each of them counts as a step.
+    let later = report.survivors.iter().skip(early as usize);
+    let later: Vec<_> = later.map(|one| (one.address, one.step)).collect();
+    assert_eq!(later, [(0x9000, 20)]);
 }

@@ -2,11 +2,11 @@
 //! class of sizes.
 //!
 //! Owns: which groups a block belongs to, and each group's floor. Refuses: the blocks themselves.
-//! The configuration bounds the number of groups. When it is reached, those empty groups are dropped that were not
-//! changed for longest. A class has all sizes between two powers of two, so there are few classes.
+//! The configuration bounds the number of groups, and that of stacks. When one is reached, those empty groups or stacks are
+//! dropped that were not changed for longest. A class has all sizes between two powers of two, so there are few classes.
 
 use crate::config::table_bytes;
-use crate::fast_hash::FastMap;
+use crate::fast_hash::{FastMap, FastSet};
 use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::report::Space;
 use crate::state::distribution::power_class;
@@ -69,7 +69,7 @@ pub(crate) struct Left {
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
     pub(crate) class: u32,
-    /// Number of the group of its stack; `NONE` if there was no room for one.
+    /// Number of the group of its stack; `NO_ROOM` if there was no room for one, and `NONE` in checkpoints of older versions.
     #[serde(default = "none")]
     of_stack: u32,
     pub(crate) floor: Floor,
@@ -102,6 +102,9 @@ pub(crate) struct Class {
 const fn none() -> u32 {
     NONE
 }
+
+/// The number that stands for the group of a stack for which there was no room.
+const NO_ROOM: u32 = NONE - 1;
 
 /// The groups beside that of its exact size that a block belongs to, and its size in units ([`UNIT`]), rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -189,6 +192,8 @@ pub(crate) struct Groups {
     classes: Vec<Class>,
     by_class: FastMap<ClassKey, u32>,
     of_stacks: Vec<OfStack>,
+    #[serde(default)]
+    vacant_stacks: Vec<u32>,
     by_stack: FastMap<StackKey, u32>,
     /// 1 while every stack is recorded, 0 while stacks are recorded only in part (`stacks_reduced`). Its floors say in
     /// which windows that was so.
@@ -196,10 +201,13 @@ pub(crate) struct Groups {
     recorded_steps: Floor,
     #[serde(default)]
     loose: Loose,
-    /// Number of blocks for which no group of their exact size could be made.
+    /// Number of blocks for which no group of their exact size could be made, or that are not in the group of their stack.
     refused: u64,
     /// Number of blocks to refuse before empty groups are searched for again.
     patience: usize,
+    /// Number of stacks to refuse before empty ones are searched for again.
+    #[serde(default)]
+    patience_of_stacks: usize,
     /// They were given up because memory was short: no block is in any group from then on.
     #[serde(default)]
     given_up: bool,
@@ -231,10 +239,12 @@ impl Groups {
             classes: Vec::new(),
             by_class: FastMap::default(),
             of_stacks: Vec::new(),
+            vacant_stacks: Vec::new(),
             by_stack: FastMap::default(),
             loose: Loose::default(),
             refused: 0,
             patience: 0,
+            patience_of_stacks: 0,
             given_up: false,
         }
     }
@@ -327,6 +337,9 @@ impl Groups {
         if let Some(all) = self.of_stacks.get_mut(others.of_stack as usize) {
             count(&mut all.floor, &self.clock, others.units);
             count(&mut all.steps, &self.ticks, others.units);
+        } else if place.exact().is_some() {
+            // A block without a group of its exact size is counted already.
+            self.refused += 1;
         }
         place
     }
@@ -353,7 +366,7 @@ impl Groups {
             .filter(|group| group.of_stack == NONE)
         {
             let known = self.by_stack.get(&StackKey::of(&group.key));
-            group.of_stack = known.copied().unwrap_or(NONE);
+            group.of_stack = known.copied().unwrap_or(NO_ROOM);
         }
     }
 
@@ -397,23 +410,86 @@ impl Groups {
         if let Some(place) = self.by_stack.get(&key) {
             return *place;
         }
-        if self.of_stacks.len() >= self.limit {
-            return NONE;
+        if self.by_stack.len() >= self.limit {
+            if self.patience_of_stacks == 0 && self.make_room_for_stacks() <= self.limit / 64 {
+                self.patience_of_stacks = self.limit / 8;
+            }
+            if self.by_stack.len() >= self.limit {
+                self.patience_of_stacks = self.patience_of_stacks.saturating_sub(1);
+                return NO_ROOM;
+            }
         }
-        let place = self.of_stacks.len() as u32;
-        self.of_stacks.push(OfStack {
+        let new = OfStack {
             key,
             floor: Floor::new(&self.clock),
             steps: Floor::new(&self.ticks),
             left: None,
-        });
+        };
+        let place = match self.vacant_stacks.pop() {
+            Some(place) => {
+                if let Some(slot) = self.of_stacks.get_mut(place as usize) {
+                    *slot = new;
+                }
+                place
+            }
+            None => {
+                self.of_stacks.push(new);
+                (self.of_stacks.len() - 1) as u32
+            }
+        };
         self.by_stack.insert(key, place);
         place
     }
 
+    /// Drops the half of the stacks without live blocks whose last block went longest ago, and the groups of their exact sizes, which are
+    /// empty as well. Returns how many stacks it dropped.
+    fn make_room_for_stacks(&mut self) -> usize {
+        let mut empty: Vec<(u64, u32)> = self
+            .by_stack
+            .values()
+            .filter_map(|&place| {
+                let all = self.of_stacks.get(place as usize)?;
+                let left_ns = all.left.map_or(0, |left| left.time_ns);
+                (all.floor.live() == 0).then_some((left_ns, place))
+            })
+            .collect();
+        empty.sort_unstable();
+        empty.truncate(empty.len().div_ceil(2));
+        let gone: FastSet<u32> = empty.iter().map(|(_, place)| *place).collect();
+        let mut groups: Vec<u32> = Vec::new();
+        for &place in self.by_key.values() {
+            let group = self.groups.get_mut(place as usize);
+            let Some(group) = group.filter(|group| gone.contains(&group.of_stack)) else {
+                continue;
+            };
+            if group.floor.live() == 0 {
+                groups.push(place);
+            } else {
+                // Blocks of no bytes live in it.
+                group.of_stack = NO_ROOM;
+            }
+        }
+        // The order in which numbers are given again follows from the events alone.
+        groups.sort_unstable();
+        for place in groups {
+            if let Some(group) = self.groups.get(place as usize) {
+                self.by_key.remove(&group.key);
+                self.vacant.push(place);
+            }
+        }
+        for &(_, place) in &empty {
+            if let Some(all) = self.of_stacks.get(place as usize) {
+                self.by_stack.remove(&all.key);
+                self.vacant_stacks.push(place);
+            }
+        }
+        empty.len()
+    }
+
     /// All stacks that have allocated anything, with their numbers.
     pub(crate) fn of_stacks(&self) -> impl Iterator<Item = (usize, &OfStack)> {
-        self.of_stacks.iter().enumerate()
+        let all = self.of_stacks.iter().enumerate();
+        all.filter(|(place, all)| self.by_stack.get(&all.key) == Some(&(*place as u32)))
     }
 
     fn class_of(&mut self, key: &GroupKey) -> u32 {
@@ -502,6 +578,7 @@ impl Groups {
         self.classes = Vec::new();
         self.by_class = FastMap::default();
         self.of_stacks = Vec::new();
+        self.vacant_stacks = Vec::new();
         self.by_stack = FastMap::default();
         self.loose = Loose::default();
     }
@@ -540,7 +617,7 @@ impl Groups {
         self.classes.iter().enumerate()
     }
 
-    /// Number of blocks that have no group of their exact size because there were too many groups.
+    /// Number of blocks that have no group of their exact size, or are not in the group of their stack, because there were too many.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
@@ -554,6 +631,8 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LedgerConfig;
+    use memscope_tests::limits::Met;
 
     fn key(size: u64) -> GroupKey {
         GroupKey {
@@ -580,5 +659,53 @@ mod tests {
         assert_eq!(groups.len(), 100);
         assert!(groups.refused() >= 899 - 100, "{}", groups.refused());
         assert!(groups.classes().count() <= 15);
+    }
+
+    fn of_stack(size: u64, stack: StackIndex) -> GroupKey {
+        GroupKey { stack, ..key(size) }
+    }
+
+    #[test]
+    fn stacks_without_blocks_make_room() {
+        let mut groups = Groups::new(0, 10, 100);
+        for stack in 1..10_000 {
+            let place = groups.join(u64::from(stack), of_stack(512, stack));
+            let found = groups.of_stacks().any(|(_, all)| all.key.stack == stack);
+            assert!(found && groups.of_stacks().count() <= 100, "{stack}");
+            groups.leave(u64::from(stack), place);
+        }
+        assert_eq!(groups.refused(), 0);
+        let mut groups = Groups::new(0, 10, 100);
+        // A hundred groups of one stack leave no room for groups of exact sizes of others, but for their stacks.
+        let first: Vec<Membership> = (1..=100)
+            .map(|size| groups.join(20_000, of_stack(512 * size, 20_000)))
+            .collect();
+        let others: Vec<Membership> = (1..100)
+            .map(|stack| groups.join(20_000, of_stack(512, 20_000 + stack)))
+            .collect();
+        assert_eq!(groups.refused(), 99);
+        assert!(groups.of_stacks().all(|(_, all)| all.floor.live() > 0));
+        // There is room for a group again, and none for its stack.
+        first[1..]
+            .iter()
+            .for_each(|place| groups.leave(30_000, *place));
+        let more: Vec<Membership> = (0..100)
+            .map(|nth| groups.join(40_000, of_stack(512, 30_000 + nth)))
+            .collect();
+        assert_eq!(groups.of_stacks().count(), 100);
+        assert_eq!(groups.refused(), 99 + 100);
+        let all = first[..1].iter().chain(&others).chain(&more);
+        all.for_each(|place| groups.leave(50_000, *place));
+        assert!(groups.of_stacks().all(|(_, all)| all.floor.live() == 0));
+        assert!(groups.groups().all(|(_, group)| group.floor.live() == 0));
+        Met {
+            what: "stacks of a process whose growth is watched",
+            most: format!("`{}`", LedgerConfig::default().leak_groups),
+            beyond: "the half of those without blocks whose last block went longest ago goes; where all have blocks, blocks of \
+                     further ones are watched by exact size and by size class only",
+            told: "`leak_groups_full` in coverage",
+            test: "stacks_without_blocks_make_room",
+        }
+        .is_told();
     }
 }

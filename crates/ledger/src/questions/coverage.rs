@@ -462,7 +462,8 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
         say(
             "leak_groups_full",
             format!(
-                "{} blocks are watched by size class only: there are too many different sizes",
+                "{} blocks are not watched by their exact size, or not with all that their stack allocates: there are \
+                 too many different sizes and stacks",
                 process.groups.refused()
             ),
         );

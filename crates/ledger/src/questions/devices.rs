@@ -22,14 +22,15 @@ const AMONG: [&str; 2] = [GIVEN, "CUDA_DEVICE_ORDER"];
 /// What says which of the machine's devices a container was given.
 const GIVEN: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// How processes name a device: its kind, its name, and if the name is a number, among which devices: the values of the variables in
-/// [`AMONG`], the container and the job.
+/// How processes name a device: its kind (unless it is known which device it is: nothing tells the kind at level `read`), its name, and if the
+/// name is a number, among which devices: the values of the variables in [`AMONG`], the container and the job.
 type Key = (Option<&'static str>, Option<String>, Vec<String>);
 
 /// What is known of a device: what it is, its total bytes, its free bytes with the boot time at which they were seen, and the
 /// processes that hold memory on it.
 #[derive(Default)]
 struct Seen {
+    kind: Option<&'static str>,
     hardware: Option<Hardware>,
     total: Option<u64>,
     kept_by_driver: Option<u64>,
@@ -61,6 +62,7 @@ impl Question for v1::DevicesRequest {
             limits.retain(|note| spoils(note).is_some());
             for row in process.visible_devices() {
                 let seen = devices.entry(key(process, row)).or_default();
+                seen.kind = seen.kind.or(kind(process));
                 seen.hardware = row.hardware().cloned();
                 seen.holders.push(holder(process, row, &limits));
                 if seen.total.is_none() {
@@ -79,6 +81,9 @@ impl Question for v1::DevicesRequest {
             coverage.extend(limits);
         }
         let mut devices: Vec<_> = devices.into_iter().collect();
+        devices.sort_by(|((_, a, of_a), one), ((_, b, of_b), other)| {
+            (one.kind, a, of_a).cmp(&(other.kind, b, of_b))
+        });
         let unsure: Vec<bool> = (0..devices.len())
             .map(|at| may_be_another(&devices, at))
             .collect();
@@ -109,14 +114,19 @@ fn spoils(note: &v1::CoverageNote) -> Option<bool> {
 /// Whether another row may be of the same device: its processes name the device in another way, and for one of the two it is not known which
 /// device it is.
 fn may_be_another(devices: &[(Key, Seen)], at: usize) -> bool {
-    let ((kind, name, among), seen) = &devices[at];
+    let ((_, name, among), seen) = &devices[at];
     let mut others = devices.iter().enumerate().filter(|(other, _)| *other != at);
-    others.any(|(_, ((other_kind, other_name, other_among), other))| {
+    others.any(|(_, ((_, other_name, other_among), other))| {
+        let other_kinds = seen.kind.is_some() && other.kind.is_some() && seen.kind != other.kind;
         let both_known = seen.hardware.is_some() && other.hardware.is_some();
         // The rows of what is on an unknown device count as that already.
         let named = name.is_some() && other_name.is_some();
-        let alike = among == other_among && is_number(name) == is_number(other_name);
-        kind == other_kind && named && !both_known && !(alike && seen.hardware == other.hardware)
+        // A number is that of another kind's list where the kind is not known.
+        let alike = seen.kind == other.kind
+            && among == other_among
+            && is_number(name) == is_number(other_name);
+        let apart = other_kinds || both_known || alike && seen.hardware == other.hardware;
+        named && !apart
     })
 }
 
@@ -125,12 +135,17 @@ fn is_number(name: &Option<String>) -> bool {
     name.as_ref().is_none_or(|name| name.parse::<u32>().is_ok())
 }
 
+/// The kind of a process's devices, once a call or a library has shown it.
+fn kind(process: &Process) -> Option<&'static str> {
+    process.vendor.map(|vendor| vendor.device_kind())
+}
+
 /// How a process names one of its devices.
 fn key(process: &Process, row: &Device) -> Key {
-    let kind = process.vendor.map(|vendor| vendor.device_kind());
     if let Some(hardware) = row.hardware() {
-        return (kind, Some(hardware.name().to_owned()), Vec::new());
+        return (None, Some(hardware.name().to_owned()), Vec::new());
     }
+    let kind = kind(process);
     let value = |wanted: &str| {
         let found = process.facts.environment.iter();
         let found = found.clone().find(|(name, _)| name == wanted);
@@ -177,7 +192,7 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
     }
 }
 
-fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
+fn device(((_, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
     seen.holders
         .sort_by_key(|holder| Reverse(holder.held_bytes));
     let mut held = seen.holders.iter().map(|holder| holder.held_bytes);
@@ -198,7 +213,7 @@ fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
     let used = seen.total.zip(free);
     let used = used.and_then(|(total, free)| total.checked_sub(free));
     v1::MachineDevice {
-        kind: kind.map(str::to_owned),
+        kind: seen.kind.map(str::to_owned),
         // The free bytes were seen a little before or after the held bytes. A negative difference shows that the
         // numbers changed between the two, so no difference is given.
         unexplained_bytes: used

@@ -43,6 +43,7 @@ impl OfOne for v1::StepsRequest {
             0 => MOST_ROWS,
             limit => limit.min(MOST_ROWS),
         };
+        let passes = steps.passes();
         let survivors = &steps.survivors;
         let found = survivors.found.iter();
         let wanted = (self.survivors as usize).min(MOST_SURVIVORS);
@@ -62,7 +63,7 @@ impl OfOne for v1::StepsRequest {
                     device: one.device,
                     address: one.addr,
                     size_bytes: one.size,
-                    step: one.step,
+                    step: one.step.div_ceil(passes),
                     launches_before: steps.launches.map(|_| one.launches_before),
                 })
                 .collect(),

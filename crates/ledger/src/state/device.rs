@@ -53,6 +53,9 @@ pub(crate) struct PoolDevice {
     pub(crate) series: Series,
     /// Levels within the current step.
     pub(crate) step: StepLevels,
+    /// The level before the next event is known: nothing was missed, or a total has come.
+    #[serde(default)]
+    pub(crate) level_known: bool,
     pub(crate) read: Read,
 }
 
@@ -107,6 +110,10 @@ impl PoolDevice {
             let reserved = self.reserved.unwrap_or(allocated);
             self.series
                 .note(time_ns, allocated, reserved, allocs, frees);
+            if !std::mem::replace(&mut self.level_known, true) {
+                // What was there before the attach has not come in this step.
+                self.step.begin_at(allocated, reserved);
+            }
             self.step.note(allocated, reserved, allocs, frees);
         }
     }

@@ -17,8 +17,10 @@ pub(crate) struct Before {
     /// Bytes that the call unmaps and that are also counted as the pool's among the driver allocations. There they are
     /// subtracted when their physical memory goes, so they must not be subtracted twice.
     unmapped: u64,
-    /// Number of frees so far whose allocation was not known.
-    orphans: u64,
+    /// Number of frees and unmaps so far of memory that was not known.
+    unknown: u64,
+    /// It unmaps something, and nothing says how much, as Ascend's calls of what was mapped before the attach.
+    is_unsized: bool,
 }
 
 /// Whether the call may give memory back.
@@ -34,8 +36,12 @@ fn is_reported(row: &Device, watch: Watch) -> bool {
     row.pool.reserved.is_some() && !row.pool.is_traced(watch)
 }
 
-fn orphans(devices: &Devices) -> u64 {
-    devices.iter().map(|row| row.driver.orphan_free_count).sum()
+/// Number of calls of this kind so far that gave back memory that was not known. Physical memory without a name goes with its mapping.
+fn unknown(devices: &Devices, driver: &Driver, call: &Call) -> u64 {
+    match call.op {
+        CallOp::Unmap => driver.vmm.unknown(),
+        _ => devices.iter().map(|row| row.driver.orphan_free_count).sum(),
+    }
 }
 
 fn stand(row: &Device, watch: Watch) -> (u64, u64) {
@@ -64,7 +70,8 @@ pub(crate) fn before(
             CallOp::Unmap => driver.pooled_within(call),
             _ => 0,
         },
-        orphans: orphans(devices),
+        unknown: unknown(devices, driver, call),
+        is_unsized: call.op == CallOp::Unmap && driver.unmapped_bytes(call) == 0,
     })
 }
 
@@ -72,6 +79,7 @@ pub(crate) fn before(
 /// effect.
 pub(crate) fn after(
     devices: &mut Devices,
+    driver: &Driver,
     before: Option<Before>,
     call: &Call,
     from_start: bool,
@@ -80,7 +88,7 @@ pub(crate) fn after(
     let Some(before) = before else {
         return;
     };
-    let unknown = orphans(devices) > before.orphans;
+    let unknown = unknown(devices, driver, call) > before.unknown;
     let of_device = |row: &Device| call.device.is_none() || row.ordinal == call.device;
     let mut stood = before.rows.into_iter();
     for row in devices.iter_mut() {
@@ -100,9 +108,13 @@ pub(crate) fn after(
         let gone = by_driver.saturating_add(by_reading.saturating_sub(in_both));
         if gone > 0 {
             row.pool.gave_back(gone, time_ns);
-        } else if unknown && !from_start && row.pool.read.count == 0 && of_device(row) {
-            // The memory may have been the pool's from before the attach. Its size is not known, so the reserved total
-            // is not known any more either.
+        } else if unknown
+            && !from_start
+            && (row.pool.read.count == 0 || before.is_unsized)
+            && of_device(row)
+        {
+            // The memory may have been the pool's from before the attach, and how much of it was the pool's is not known, so
+            // the reserved total is not known any more either.
             row.pool.reserved = None;
         }
     }

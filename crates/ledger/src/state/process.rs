@@ -178,7 +178,8 @@ impl Process {
                 }
                 untold_segments(scene.devices, call, taken, watch);
                 let from_start = self.facts.from_start;
-                given_back::after(scene.devices, before, call, from_start, event.time_ns);
+                let (driver, time_ns) = (&self.driver, event.time_ns);
+                given_back::after(scene.devices, driver, before, call, from_start, time_ns);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {
@@ -260,11 +261,12 @@ impl Process {
             Body::Trace(_) | Body::Report(_) | Body::Call(_) | Body::Held(_) | Body::Workspace(_)
         );
         if brings_memory {
-            let is_pool = self.source() == Source::Pool;
+            // Where the pool cannot be seen, stacks have what was taken from the driver, as where there is no pool.
+            let no_pool = self.source() != Source::Pool || self.is_pool_hidden();
             for row in self.devices.iter_mut() {
                 row.note_peak(event);
                 let held = row.driver.held().bytes;
-                let of_driver = !is_pool || row.ordinal.is_none();
+                let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {
                     self.stacks.level(row.ordinal, held, true);
                 }
@@ -405,9 +407,11 @@ impl Process {
         }
     }
 
-    /// 0 if nothing was missed and no pool event has named the device; else `None`.
+    /// 0 if nothing was missed and no pool event has named the device; else `None`. A lost record may have been the first
+    /// that names it.
     pub(crate) fn zero_if_unseen(&self, device: &Device) -> Option<u64> {
-        (self.facts.from_start && self.pool_way_in && !device.pool.seen).then_some(0)
+        let nothing_missed = self.facts.from_start && self.pool_way_in && self.loss.records() == 0;
+        (nothing_missed && !device.pool.seen).then_some(0)
     }
 
     /// The process as an entry in the list of all processes.

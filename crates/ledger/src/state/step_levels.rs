@@ -25,6 +25,13 @@ pub(crate) struct StepLevels {
 }
 
 impl StepLevels {
+    /// The level was at `allocated` and `reserved` bytes when this was first looked at. If a level is known already, nothing changes.
+    pub(crate) fn begin_at(&mut self, allocated: u64, reserved: u64) {
+        if self.events == 0 && self.end == 0 {
+            (self.end, self.end_reserved) = (allocated, reserved);
+        }
+    }
+
     /// Takes the level after an event, and how many blocks came and went with it.
     pub(crate) fn note(&mut self, allocated: u64, reserved: u64, allocs: u64, frees: u64) {
         let before = self.end;

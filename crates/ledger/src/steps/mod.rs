@@ -68,6 +68,12 @@ pub(crate) struct Steps {
     pub(crate) ranges: bool,
     /// The open range: its number (0 where it has none) and its thread.
     open: Option<(u64, u32)>,
+    /// Who made the open range; `None` if a checkpoint does not say so.
+    #[serde(default)]
+    open_source: Option<MarkSource>,
+    /// Number of ranges without a number of their own that have begun inside the open range, and have not ended.
+    #[serde(default)]
+    inside: u64,
     pub(crate) rows: VecDeque<Row>,
     /// When the current step began.
     from_ns: u64,
@@ -117,6 +123,27 @@ impl Steps {
         }
     }
 
+    /// Number by which [`Survivors`] knows the current step; 0 before the first one. Where lines of the program make several ticks in a
+    /// step, as two optimizers do, it is the step's. Of backward passes it is the pass's: how many of them make a step is known later.
+    pub(crate) fn coming(&self) -> u64 {
+        if self.has_lines() && !self.ranges {
+            self.told.count() + 1
+        } else {
+            self.current()
+        }
+    }
+
+    /// What has come before the step with this number ([`Steps::coming`]) has outlived its step, now that a tick has ended a step. Where
+    /// it has ended none, nothing new is below the number.
+    pub(crate) fn outlived(&self) -> Option<u64> {
+        if self.source != StepSource::Backward {
+            return Some(self.windows());
+        }
+        let passes = self.passes();
+        let ends = self.ticks.is_multiple_of(passes);
+        ends.then(|| (self.ticks + 1).saturating_sub(passes))
+    }
+
     /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`].
     pub(crate) fn mark(
         &mut self,
@@ -132,17 +159,12 @@ impl Steps {
                 mark.source,
                 MarkSource::Mstx | MarkSource::Memscope | MarkSource::Nvtx
             );
+        if mark.kind == MarkKind::Begin && !range && self.is_of_open(mark, tid) {
+            self.inside += 1;
+        }
         let source = match (mark.kind, mark.source) {
             (MarkKind::End, _) => {
-                let closes = self.ranges
-                    && self.open.is_some_and(|(number, by)| {
-                        if number == 0 || mark.range == 0 {
-                            by == tid
-                        } else {
-                            number == mark.range
-                        }
-                    });
-                if closes {
+                if self.ranges && self.closes(mark, tid) {
                     self.open = None;
                     return Turn::End;
                 }
@@ -183,9 +205,35 @@ impl Steps {
         self.tell(name, stacks, stacks::place(stack), tid);
         if is_range {
             self.open = Some((mark.range, tid));
+            self.open_source = Some(mark.source);
+            self.inside = 0;
             return Turn::Begin;
         }
         Turn::Both
+    }
+
+    /// Whether a mark could be the beginning or the end of a range inside the open one, or the end of the open one itself: who made it
+    /// made the open range, on the same thread, and numbers do not tell the two apart.
+    fn is_of_open(&self, mark: &Mark, tid: u32) -> bool {
+        let same_source = self.open_source.is_none_or(|source| source == mark.source);
+        self.open.is_some_and(|(number, by)| {
+            same_source && (number == 0 || mark.range == 0) && by == tid
+        })
+    }
+
+    /// Whether the end of a range is that of the open one. The functions of mstx and NVTX give a range its number when they return, where
+    /// no probe is, so ends are counted against beginnings.
+    fn closes(&mut self, mark: &Mark, tid: u32) -> bool {
+        if self.is_of_open(mark, tid) {
+            let inner = self.inside.checked_sub(1);
+            self.inside = inner.unwrap_or(0);
+            return inner.is_none();
+        }
+        let same_source = self.open_source.is_none_or(|source| source == mark.source);
+        same_source
+            && self
+                .open
+                .is_some_and(|(number, _)| number != 0 && number == mark.range)
     }
 
     /// Takes a new block. Returns whether, by the pattern of allocations, a step ends before it.
@@ -425,9 +473,10 @@ impl Steps {
         if self.source != StepSource::Backward {
             return 1;
         }
-        let signs: Vec<Vec<(u64, u64)>> = self
+        let recent: Vec<Vec<(u64, u64)>> = self
             .rows
             .iter()
+            .skip(self.rows.len().saturating_sub(256))
             .map(|row| {
                 row.devices
                     .iter()
@@ -438,10 +487,7 @@ impl Steps {
                     .collect()
             })
             .collect();
-        let recent = signs
-            .get(signs.len().saturating_sub(256)..)
-            .unwrap_or_default();
-        period(recent, 2).map_or(1, |found| found as u64)
+        period(&recent, 2).map_or(1, |found| found as u64)
     }
 }
 

@@ -54,6 +54,9 @@ pub(crate) struct Driver {
     pub(crate) host: Host,
     pub(crate) vmm: Vmm,
     ipc: FastMap<u64, Option<i32>>,
+    /// How often imports were opened again while they were open, by address: CUDA counts, and each needs a close of its own.
+    #[serde(default)]
+    ipc_again: FastMap<u64, u64>,
     ipc_opened: u64,
     arrays: FastMap<u64, ()>,
     arrays_made: u64,
@@ -144,7 +147,7 @@ impl Driver {
     }
 
     /// How many bytes a call unmaps. Ascend's calls name an address only, and mean the mapping that begins there.
-    fn unmapped_bytes(&self, call: &Call) -> u64 {
+    pub(crate) fn unmapped_bytes(&self, call: &Call) -> u64 {
         match call.size {
             0 => self.vmm.mapped_from(call.ptr),
             size => size,
@@ -363,13 +366,23 @@ impl Driver {
     fn ipc_open(&mut self, scene: &mut Scene<'_>, call: &Call) {
         self.ipc_opened += 1;
         // Opening the same memory again gives the same address: still one import.
-        if self.ipc.insert(call.ptr, call.device).is_none() {
-            add(&mut scene.devices.driver(call.device).imported, 0);
-            self.homes.insert(call.ptr, Home::of(call));
+        if self.ipc.contains_key(&call.ptr) {
+            *self.ipc_again.entry(call.ptr).or_default() += 1;
+            return;
         }
+        self.ipc.insert(call.ptr, call.device);
+        add(&mut scene.devices.driver(call.device).imported, 0);
+        self.homes.insert(call.ptr, Home::of(call));
     }
 
     fn ipc_close(&mut self, scene: &mut Scene<'_>, ptr: u64) {
+        if let Some(again) = self.ipc_again.get_mut(&ptr) {
+            *again -= 1;
+            if *again == 0 {
+                self.ipc_again.remove(&ptr);
+            }
+            return;
+        }
         if let Some(device) = self.ipc.remove(&ptr) {
             take(&mut scene.devices.driver(device).imported, 0);
             self.homes.remove(&ptr);
@@ -401,6 +414,7 @@ impl Driver {
             self.homes.remove(&at);
             self.host.unregister(at);
             self.arrays.remove(&at);
+            self.ipc_again.remove(&at);
             self.ipc_close(scene, at);
         }
         if whole {
@@ -471,6 +485,7 @@ impl Driver {
     pub(crate) fn kept(&self) -> usize {
         self.live.len()
             + self.ipc.len()
+            + self.ipc_again.len()
             + self.arrays.len()
             + self.failures.len()
             + self.host.kept()

@@ -5,12 +5,15 @@
 
 use crate::event::{PoolReport, PoolTrace, TraceAction};
 use crate::fast_hash::FastMap;
+use crate::state::labels::LabelSet;
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Maximum number of entries held for one allocator object.
 const HELD: usize = 4096;
+/// Maximum number of entries held for one allocator object that only say that a snapshot was taken.
+const ASKED: usize = 64;
 /// Maximum number of allocator objects; there is one per device.
 const OBJECTS: usize = 256;
 
@@ -20,7 +23,17 @@ pub(crate) struct Held {
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
     pub(crate) stack: StackIndex,
+    /// The labels of what the thread allocated then.
+    #[serde(default)]
+    pub(crate) labels: LabelSet,
     pub(crate) trace: PoolTrace,
+}
+
+impl Held {
+    /// It only says that a snapshot was taken, and nothing of memory.
+    fn only_asks(&self) -> bool {
+        self.trace.action == TraceAction::Snapshot
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -28,6 +41,9 @@ pub(crate) struct Deferred {
     devices: FastMap<u64, i32>,
     held: FastMap<u64, VecDeque<Held>>,
     dropped: u64,
+    /// Number of entries that only said that a snapshot was taken, and were dropped.
+    #[serde(default)]
+    asked_before: u64,
 }
 
 impl Deferred {
@@ -44,18 +60,32 @@ impl Deferred {
         self.held.remove(&allocator).unwrap_or_default()
     }
 
-    /// Holds an entry.
+    /// Holds an entry. One that only says that a snapshot was taken never counts as dropped: a program may take any number of them.
     pub(crate) fn hold(&mut self, held: Held) {
         if self.held.len() >= OBJECTS && !self.held.contains_key(&held.trace.allocator) {
-            self.dropped += 1;
+            self.drop_one(&held);
             return;
         }
         let queue = self.held.entry(held.trace.allocator).or_default();
-        if queue.len() == HELD {
-            queue.pop_front();
-            self.dropped += 1;
+        let mut gone = (queue.len() >= HELD + ASKED).then_some(0);
+        if gone.is_none() && held.only_asks() {
+            let mut asked = (0..queue.len()).filter(|at| queue[*at].only_asks());
+            let oldest = asked.next();
+            gone = oldest.filter(|_| 1 + asked.count() >= ASKED);
         }
+        let gone = gone.and_then(|at| queue.remove(at));
         queue.push_back(held);
+        if let Some(gone) = gone {
+            self.drop_one(&gone);
+        }
+    }
+
+    fn drop_one(&mut self, held: &Held) {
+        let count = match held.only_asks() {
+            true => &mut self.asked_before,
+            false => &mut self.dropped,
+        };
+        *count += 1;
     }
 
     /// The allocator object whose device a report names: the last entry that is held for the thread is about the same
@@ -90,13 +120,13 @@ impl Deferred {
 
     /// Number of entries that wait or were dropped, without those that only say that a snapshot was taken.
     pub(crate) fn unplaced(&self) -> u64 {
-        self.dropped + self.kept() as u64 - self.asked()
+        let all = self.held.values().flatten();
+        self.dropped + all.filter(|held| !held.only_asks()).count() as u64
     }
 
-    /// Number of waiting entries that only say that a snapshot was taken.
+    /// Number of entries that wait or were dropped, and only say that a snapshot was taken.
     pub(crate) fn asked(&self) -> u64 {
         let all = self.held.values().flatten();
-        all.filter(|held| held.trace.action == TraceAction::Snapshot)
-            .count() as u64
+        self.asked_before + all.filter(|held| held.only_asks()).count() as u64
     }
 }

@@ -306,7 +306,7 @@ impl Pool {
                 place,
             },
         );
-        let (step, launches) = (scene.steps.current(), scene.steps.launches.unwrap_or(0));
+        let (step, launches) = (scene.steps.coming(), scene.steps.launches.unwrap_or(0));
         scene
             .steps
             .survivors
@@ -327,9 +327,10 @@ impl Pool {
 
     /// A step ends at this moment.
     pub(crate) fn step_ends(&self, scene: &mut Scene<'_>) {
-        let step = scene.steps.current();
         scene.steps.end(scene.devices, scene.time_ns);
-        scene.steps.survivors.end(step, &self.blocks);
+        if let Some(step) = scene.steps.outlived() {
+            scene.steps.survivors.end(step, &self.blocks);
+        }
         let windows = scene.steps.windows();
         scene.groups.tick(windows, scene.steps.generation);
     }
@@ -468,6 +469,7 @@ impl Pool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
+        row.level_known |= scene.nothing_missed;
         let unread = !scene.nothing_missed && row.read.until_ns <= self.complete_since;
         row.ring.hold(unread);
         let in_reading = scene.time_ns < row.read.until_ns;

@@ -83,6 +83,10 @@ impl Segments {
 
     /// The pool unmapped a range: all parts of segments within it are removed, the rest stays.
     pub(crate) fn cut(&mut self, addr: u64, end: u64) {
+        // An empty range would divide the segment that it lies in.
+        if addr >= end {
+            return;
+        }
         while let Some((_, &found)) = self.ranges.range(..end).next_back() {
             if found.end() <= addr {
                 break;
@@ -223,6 +227,8 @@ mod tests {
         assert_eq!(ranges(&segments), [(100, 60)]);
         segments.add(chunk(160, 20, 7));
         assert_eq!(ranges(&segments), [(100, 60), (160, 20)]);
+        segments.cut(130, 130);
+        assert_eq!(ranges(&segments), [(100, 60), (160, 20)], "nothing went");
         segments.cut(120, 140);
         assert_eq!(ranges(&segments), [(100, 20), (140, 20), (160, 20)]);
         segments.cut(0, 1000);

@@ -36,6 +36,7 @@ impl Pool {
             time_ns: scene.time_ns,
             tid: scene.tid,
             stack: scene.stack,
+            labels: scene.labels,
             trace: *trace,
         });
         let of_segment = matches!(
@@ -55,16 +56,19 @@ impl Pool {
         allocator: u64,
         device: i32,
     ) {
-        let (time_ns, tid, stack) = (scene.time_ns, scene.tid, scene.stack);
+        let (time_ns, tid) = (scene.time_ns, scene.tid);
+        let (stack, labels) = (scene.stack, scene.labels);
         for held in self.deferred.learn(allocator, device) {
             scene.time_ns = held.time_ns;
             scene.tid = held.tid;
             scene.stack = held.stack;
+            scene.labels = held.labels;
             self.trace_on(scene, driver, device, &held.trace);
         }
         scene.time_ns = time_ns;
         scene.tid = tid;
         scene.stack = stack;
+        scene.labels = labels;
     }
 
     fn trace_on(

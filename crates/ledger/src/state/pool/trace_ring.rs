@@ -20,6 +20,8 @@ const FIRST: usize = 16;
 /// `HELD`: reading a large pool takes long, and the reading needs the entries that came meanwhile.
 const HELD_NS: u64 = 20_000_000_000;
 const HELD: usize = 1 << 20;
+/// Number of pools from which on those without an entry are forgotten.
+const POOLS: usize = 1024;
 
 /// One entry as kept. The device is the ring's, the pool an index into the ring's table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -36,7 +38,7 @@ struct StoredEntry {
     #[serde(default)]
     reported: bool,
     /// Index into `pools` plus one; 0 if the pool is not known.
-    pool: u16,
+    pool: u32,
 }
 
 /// All actions, in the order of their numbers.
@@ -85,7 +87,7 @@ impl Row for StoredEntry {
             action: *ACTIONS.get(((rest >> 2) & 0x3f) as usize)?,
             orphan: rest & 2 != 0,
             reported: rest & 1 != 0,
-            pool: u16::try_from(rest >> 8).ok()?,
+            pool: u32::try_from(rest >> 8).ok()?,
         })
     }
 }
@@ -118,6 +120,9 @@ pub(crate) struct TraceRing {
     )]
     entries: VecDeque<StoredEntry>,
     pools: Vec<(u64, u64)>,
+    /// Index of each pool in `pools`; made anew where it is not that of all of them, as after a checkpoint.
+    #[serde(skip)]
+    indexes: FastMap<(u64, u64), u32>,
     dropped: u64,
     /// A reading of what was there before is still to come, so more entries are kept.
     #[serde(default)]
@@ -222,18 +227,46 @@ impl TraceRing {
         }
     }
 
-    fn pool_index(&mut self, pool: (u64, u64)) -> u16 {
-        let found = self.pools.iter().rposition(|known| *known == pool);
-        let index = found.unwrap_or_else(|| {
-            // A program makes a private pool per captured graph, and thousands of graphs would be very unusual.
-            if self.pools.len() < usize::from(u16::MAX) - 1 {
-                self.pools.push(pool);
-                self.pools.len() - 1
-            } else {
-                usize::MAX - 1
+    fn pool_index(&mut self, pool: (u64, u64)) -> u32 {
+        if self.indexes.len() != self.pools.len() {
+            self.index_pools();
+        }
+        if let Some(index) = self.indexes.get(&pool) {
+            return *index + 1;
+        }
+        // A program makes a private pool for each captured graph, and may go on with that as long as it runs.
+        if self.pools.len() >= POOLS.max(2 * self.entries.len()) {
+            self.forget_pools();
+        }
+        let index = self.pools.len() as u32;
+        self.pools.push(pool);
+        self.indexes.insert(pool, index);
+        index + 1
+    }
+
+    /// Forgets the pools of which no entry is kept.
+    fn forget_pools(&mut self) {
+        let old = std::mem::take(&mut self.pools);
+        let mut moved: Vec<u32> = vec![0; old.len()];
+        for kept in &mut self.entries {
+            let Some(at) = (kept.pool as usize).checked_sub(1) else {
+                continue;
+            };
+            let (Some(pool), Some(index)) = (old.get(at), moved.get_mut(at)) else {
+                continue;
+            };
+            if *index == 0 {
+                self.pools.push(*pool);
+                *index = self.pools.len() as u32;
             }
-        });
-        u16::try_from(index.saturating_add(1)).unwrap_or(0)
+            kept.pool = *index;
+        }
+        self.index_pools();
+    }
+
+    fn index_pools(&mut self) {
+        let indexes = self.pools.iter().zip(0..);
+        self.indexes = indexes.map(|(pool, index)| (*pool, index)).collect();
     }
 
     /// Entries to be shown, oldest first.
@@ -284,7 +317,7 @@ impl TraceRing {
             addr: kept.addr,
             size: kept.size,
             stream: kept.stream,
-            pool: usize::from(kept.pool)
+            pool: (kept.pool as usize)
                 .checked_sub(1)
                 .and_then(|index| self.pools.get(index).copied()),
             time_ns: kept.time_ns,
@@ -327,6 +360,8 @@ impl TraceRing {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use memscope_tests::limits::Met;
 
@@ -413,5 +448,37 @@ mod tests {
         ring.hold(false);
         assert_eq!(ring.after(0).count(), RECENT);
         assert_eq!(ring.dropped() + 3, many + 1 + most);
+    }
+
+    #[test]
+    fn pools_without_entries_give_way_to_new_ones() {
+        let mut ring = TraceRing::new(3);
+        for pool in 0..300_000 {
+            ring.push(Entry {
+                action: TraceAction::SegmentAlloc,
+                addr: pool,
+                size: 512,
+                stream: 0,
+                pool: Some((0, pool)),
+                time_ns: pool,
+                tid: 1,
+                stack: 0,
+                orphan: false,
+                reported: false,
+                rounded: 0,
+            });
+            let last = ring.entries().last().and_then(|last| last.pool);
+            assert_eq!(last, Some((0, pool)));
+            assert!(ring.pools.len() <= 2 * RECENT, "{}", ring.pools.len());
+        }
+        assert!(ring.after(0).all(|kept| kept.pool == Some((0, kept.addr))));
+        // A checkpoint has the pools, and not their indexes.
+        let written = rmp_serde::to_vec_named(&ring).unwrap();
+        let mut again: TraceRing = rmp_serde::from_slice(&written).unwrap();
+        let known = again.pools.len();
+        let last = again.entries().last().unwrap();
+        again.push(last);
+        assert_eq!(again.pools.len(), known);
+        assert_eq!(again.entries().last(), Some(last));
     }
 }

@@ -312,7 +312,10 @@ impl<'r> Way<'r> {
         let mut container: Option<usize> = None;
         let mut via = v1::HolderVia::Tensor;
         for (at, step) in steps.iter().enumerate() {
-            let before = at.checked_sub(1).and_then(|before| steps.get(before));
+            // What stands before a gap does not have the step behind it.
+            let is_gap = parts[at].starts_with('…');
+            let before = at.checked_sub(1).filter(|_| !is_gap);
+            let before = before.and_then(|before| steps.get(before));
             let length = before.and_then(|before| before.length).unwrap_or(0);
             let is_element = match &step.link {
                 Link::Index(_) | Link::Element | Link::OfKeys => true,
@@ -330,12 +333,12 @@ impl<'r> Way<'r> {
                 _ => {}
             }
             if is_element {
-                if parts[at].starts_with('…') {
+                if is_gap {
                     pattern.push('…');
                 }
                 pattern.push_str("[*]");
                 let most = container.and_then(|at| steps[at].length).unwrap_or(0);
-                if container.is_none() || length > most {
+                if before.is_some() && (container.is_none() || length > most) {
                     container = at.checked_sub(1);
                 }
             } else {

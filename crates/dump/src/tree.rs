@@ -27,7 +27,8 @@ pub struct Settings {
 /// Writes `msmemscope_{pid}_{time}_ascend`: `config.json`, and for each device its `dump`. The time is UTC.
 ///
 /// Rows of no device (`N/A`) go to device 0, rows of the host to `device_cpu`. The folder has a hidden name until
-/// [`Tree::finish`], so that a tree is whole or not there, and one that was interrupted is not in the way of the next.
+/// [`Tree::finish`], so that a tree is whole or not there. What an export that was killed has left of it is
+/// deleted by the next one of the same tree; nobody writes one tree twice at a time.
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -52,8 +53,17 @@ impl Tree {
         };
         std::fs::create_dir_all(output).map_err(|source| cannot(output, source))?;
         absent(&root)?;
+        // An export of this tree that was killed has left its folder.
+        let prefix = format!(".msmemscope_{}_{stamp}_ascend-", settings.pid);
+        let entries = std::fs::read_dir(output).map_err(|source| cannot(output, source))?;
+        for old in entries.flatten() {
+            if old.file_name().to_string_lossy().starts_with(&prefix) {
+                std::fs::remove_dir_all(old.path())
+                    .map_err(|source| cannot(&old.path(), source))?;
+            }
+        }
         let work = tempfile::Builder::new()
-            .prefix(".msmemscope-")
+            .prefix(&prefix)
             // The umask decides, as of any folder.
             .permissions(Permissions::from_mode(0o777))
             .tempdir_in(output)

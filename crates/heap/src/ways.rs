@@ -1,8 +1,9 @@
 //! The ways of a reading, each in a bounded number of steps.
 
-use crate::answer::{Holder, Reading};
+use crate::answer::{Holder, Link, Reading};
 
-/// Most steps of a way that are told: half of them from its beginning, and half from its end. The way to the last element of a linked
+/// Most steps of a way that are told: half of them from its beginning, and half from its end; of what lies behind the step into the
+/// autograd graph half as many more. The way to the last element of a linked
 /// list is as long as the list, and all of them together would take the square of that.
 pub const MOST_STEPS: usize = 256;
 const HALF: usize = MOST_STEPS / 2;
@@ -47,7 +48,7 @@ impl<'r> Ways<'r> {
         for (number, holder) in (0u32..).zip(&reading.holders) {
             // A parent stands before its children; whoever says otherwise gets a way that begins here.
             let before = holder.parent.and_then(|parent| marks.get(parent as usize));
-            let is_graph = matches!(holder.link, crate::Link::GradFn);
+            let is_graph = matches!(holder.link, Link::GradFn);
             let depth = before.map_or(0, |before| before.depth + 1);
             marks.push(Mark {
                 depth,
@@ -76,6 +77,14 @@ impl<'r> Ways<'r> {
         if let Some(graph) = graph {
             self.add(graph, &mut steps, &mut gaps);
             let end = self.last(holder, HALF, Some(graph));
+            let first = end
+                .last()
+                .and_then(|first| self.reading.holders.get(*first as usize));
+            // Of the graph itself only the end is told. What has left it again has a gap like any other.
+            let is_graph = |first: &Holder| matches!(first.link, Link::Next | Link::Saved);
+            if first.is_some_and(|first| first.parent != Some(graph) && !is_graph(first)) {
+                gaps.push(steps.len());
+            }
             steps.extend(end.iter().rev());
         } else {
             self.add(holder, &mut steps, &mut gaps);
@@ -135,7 +144,6 @@ impl<'r> Ways<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Link;
 
     fn chain(links: impl IntoIterator<Item = Link>) -> Reading {
         let mut reading = Reading::default();
@@ -199,5 +207,16 @@ mod tests {
         let way = ways.to(reading.holders.len() as u32 - 1);
         assert!(way.steps.len() <= MOST_STEPS);
         assert_eq!(way.parts.concat(), ".loss.grad_fn<Node>.saved");
+        // A Python object that belongs to the graph has a long list.
+        let mut links = vec![Link::Attribute("loss".to_owned()), Link::GradFn];
+        links.push(Link::Function);
+        links.extend((0..300).map(|_| Link::Attribute("next".to_owned())));
+        let reading = chain(links);
+        let end = reading.holders.len() as u32 - 1;
+        let tail = ".next".repeat(HALF);
+        assert_eq!(
+            Ways::new(&reading).path(end),
+            format!(".loss.grad_fn….next{}", &tail[5..])
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The code that a process has mapped, and the unwinding of copied pieces of its stacks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,12 +107,23 @@ impl ProcessCode {
         let is_first = self.read_at.replace(Instant::now()).is_none();
         let mapped = mapped::read(self.pid)?;
         let mut code = Vec::new();
-        let mut files = 0;
-        for object in mapped.objects.iter().filter(|one| one.is_executable()) {
-            files += 1;
-            let (image, bias) = match files > images.most_of_process {
-                true => (None, 0),
-                false => images.open(self.pid, object),
+        let known: HashSet<File> = self
+            .code
+            .iter()
+            .filter(|code| code.image.is_some())
+            .map(|code| code.file)
+            .collect();
+        let executable = mapped.objects.iter().filter(|one| one.is_executable());
+        let mut objects: Vec<&mapped::MappedObject> = executable.collect();
+        // What is open stays so. Of the rest the program itself comes first, and then what was mapped first: the kernel maps downwards.
+        if let Some((_program, libraries)) = objects.split_first_mut() {
+            libraries.reverse();
+        }
+        objects.sort_by_key(|one| !known.contains(&(one.device, one.inode)));
+        for (number, object) in objects.into_iter().enumerate() {
+            let (image, bias) = match number < images.most_of_process {
+                true => images.open(self.pid, object),
+                false => (None, 0),
             };
             for mapping in object.mappings.iter().filter(|mapping| mapping.execute) {
                 code.push(Code {
@@ -344,6 +355,11 @@ impl Shared {
             }
         });
         (image.clone(), bias)
+    }
+
+    /// Number of files that are kept.
+    pub fn files(&self) -> usize {
+        self.images.len()
     }
 
     /// Forgets the files that no [`ProcessCode`] uses any more, and those that could not be read as code.

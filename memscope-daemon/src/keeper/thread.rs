@@ -406,6 +406,11 @@ impl Keeper {
             self.count_missed();
         }
         self.tell_losses();
+        // What an earlier daemon has reported of processes that ended before this one came.
+        let watched = &self.watched;
+        self.findings
+            .said
+            .retain(|process, _| watched.contains_key(process));
     }
 
     /// Counts the records that were sent but came into no log as lost, so that they are told as a gap and the state is

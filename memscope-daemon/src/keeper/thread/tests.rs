@@ -5,11 +5,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use memscope_ledger::LedgerConfig;
-use memscope_ledger::event::{Body, Event, Level, Placement, PoolReport, ProcessFacts, StackRef};
+use memscope_ledger::event::{
+    Body, Event, Finding, Level, Placement, PoolReport, ProcessFacts, StackRef,
+};
 use memscope_proto::formats::{SNAPSHOTS, named};
 use memscope_rpc::{Caller, Condition, Metric};
 
 use super::*;
+use crate::keeper::watching::{Key, Said};
 use crate::messages::Messages;
 use crate::probe::slot::Slot;
 use crate::snapshots::{self, Limits, Writer};
@@ -223,4 +226,45 @@ fn nobody_gives_way_before_the_ring_is_there() {
     comes(given_up);
     keeper.send(Command::Stop).unwrap();
     thread.join().unwrap();
+}
+
+/// Nobody will ask for them, and nobody would ever withdraw them.
+#[test]
+fn findings_of_processes_that_ended_meanwhile_are_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = Said {
+        key: Key {
+            device: Some(0),
+            source: 1,
+            line: None,
+            size: 512,
+            stack: None,
+        },
+        finding: Finding {
+            number: 1,
+            ..Finding::default()
+        },
+        missing: 0,
+        sequence: 7,
+        time_ns: 7,
+    };
+    let (lives, ended) = (P, ProcessHandle(2));
+    let findings = [lives, ended].map(|process| (process, (1, vec![said.clone()])));
+    let left = LeftWatching {
+        triggers: None,
+        findings: findings.into(),
+    };
+    let watching = Watching::new(folder.path(), EPOCH);
+    let (keeper, thread) = Keeper::start(Start {
+        watching: Some((watching, left)),
+        ..start(Ledger::new(LedgerConfig::default()))
+    })
+    .unwrap();
+    keeper.send(watch(lives)).unwrap();
+    give_ring(&keeper);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+    let left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
+    let stand: Vec<ProcessHandle> = left.findings.into_keys().collect();
+    assert_eq!(stand, [lives]);
 }

@@ -357,7 +357,7 @@ impl Courses {
             ..*bounds
         };
         // What was the newest part until now may have been folded almost to its end.
-        let begun = self.kept().take_open(process, stretch.first());
+        let begun = self.kept().take_open(process, stretch.first(), last);
         let (_, mut column) = fold(recording, stretch, config, asked, &within, begun)?;
         column.rows.iter_mut().for_each(|row| row.course.shrink());
         see(&column);
@@ -390,7 +390,7 @@ impl Courses {
             see(&open.column);
             return Ok(());
         }
-        let begun = self.kept().take_open(process, stretch.first());
+        let begun = self.kept().take_open(process, stretch.first(), u64::MAX);
         let (left, column) = fold(recording, stretch, config, asked, bounds, begun)?;
         see(&column);
         let open = Open {
@@ -450,11 +450,19 @@ impl Kept {
         }
     }
 
-    fn take_open(&mut self, process: ProcessHandle, first: u64) -> Option<(Left, Column)> {
+    /// Takes the fold of a part of the journal out, for whoever goes on with it up to the record `last`. A part stays the newest one until
+    /// the checkpoint of the next segment has its name, so its fold may have gone further: then it is dropped, because the next part
+    /// has those records.
+    fn take_open(
+        &mut self,
+        process: ProcessHandle,
+        first: u64,
+        last: u64,
+    ) -> Option<(Left, Column)> {
         let is_it = |open: &mut Open| open.process == process && open.first == first;
         let open = self.open.take_if(is_it)?;
         self.bytes = self.bytes.saturating_sub(open.bytes());
-        Some((open.left, open.column))
+        (open.left.sequence() <= last).then_some((open.left, open.column))
     }
 
     fn replace_open(&mut self, open: Option<Open>) {

@@ -54,7 +54,12 @@ pub struct EarlierError {
 /// The recordings of earlier runs in a state directory, the latest first. The recording of a daemon that runs now is
 /// left out.
 pub fn earlier(state_dir: &Path, config: &LedgerConfig) -> Result<Vec<EarlierRun>, EarlierError> {
-    let mut found = ended(&state_dir.join("journal"))?;
+    let journals = state_dir.join("journal");
+    let fail = |source| EarlierError {
+        path: journals.clone(),
+        source,
+    };
+    let mut found = memscope_log::ended_epochs(&journals).map_err(fail)?;
     found.reverse();
     Ok(found.into_iter().map(|path| look(path, config)).collect())
 }
@@ -63,26 +68,13 @@ pub fn earlier(state_dir: &Path, config: &LedgerConfig) -> Result<Vec<EarlierRun
 /// earlier run in it, or for the running one if there is no other. Any other path stands for itself.
 pub fn resolve(path: &Path) -> PathBuf {
     for journals in [path.join("journal"), path.to_owned()] {
-        let latest = ended(&journals).ok().and_then(|mut found| found.pop());
+        let latest = || memscope_log::ended_epochs(&journals).ok()?.pop();
         let running = || memscope_log::epochs(&journals).ok()?.pop();
-        if let Some(found) = latest.or_else(running) {
+        if let Some(found) = latest().or_else(running) {
             return found;
         }
     }
     path.to_owned()
-}
-
-/// The directories of runs that have ended. The one that was written last comes last.
-fn ended(journals: &Path) -> Result<Vec<PathBuf>, EarlierError> {
-    let fail = |source| EarlierError {
-        path: journals.to_owned(),
-        source,
-    };
-    let mut found = memscope_log::epochs(journals).map_err(fail)?;
-    if memscope_log::is_in_use(journals).map_err(fail)? {
-        found.pop();
-    }
-    Ok(found)
 }
 
 fn look(path: PathBuf, config: &LedgerConfig) -> EarlierRun {

@@ -211,6 +211,11 @@ impl World {
             };
             return self.append(handle, Body::Allocator(Box::new(facts)));
         }
+        self.report(process);
+    }
+
+    /// A block of a process comes or goes.
+    fn report(&mut self, process: usize) {
         let live = &mut self.live[process];
         let goes = live.len() > 60 || (!live.is_empty() && self.noise.next(3) == 0);
         let (ptr, size) = if goes {
@@ -233,7 +238,7 @@ impl World {
             total_allocated: of_device.map(|block| block.1).sum(),
             total_reserved: (1 << 30) + ((self.events.len() as u64 / 100) << 20),
         };
-        self.append(handle, Body::Report(report));
+        self.append(process as u32 + 1, Body::Report(report));
     }
 
     /// The fold of all events up to a moment.
@@ -650,6 +655,50 @@ fn known_from(world: &World, dir: &Path, process: u32) -> u64 {
         }
     }
     known
+}
+
+/// Until the checkpoint of a segment has its name, what is in the segment is read with the segment before it.
+#[test]
+fn what_a_new_segment_has_is_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // With this number the courses have room enough.
+    let mut world = World::new(dir.path(), 1, 4 << 20);
+    let epoch_dir = world.journal.epoch_dir().to_path_buf();
+    let segments = || {
+        let files = std::fs::read_dir(&epoch_dir).unwrap();
+        let paths = files.map(|entry| entry.unwrap().path());
+        paths
+            .filter(|path| path.extension().is_some_and(|ending| ending == "msj"))
+            .count()
+    };
+    world.attach(1);
+    // The checkpoint gets its name when the journal is used the next time.
+    while segments() < 2 {
+        world.report(0);
+    }
+    let newest = world.events.len() as u64;
+    let asked = Asked {
+        process: ProcessHandle(1),
+        pid: 41,
+        window: (0, newest * 1_000_000),
+        intervals: 20,
+        until_ns: newest * 1_000_000,
+        last: newest,
+    };
+    let plain = PlainCourse::new(&world, asked.process);
+    let look = |world: &World| {
+        let found = world
+            .courses
+            .find(&epoch_dir, &config(), &asked, &Bounds::NONE);
+        let found = found.unwrap().unwrap();
+        assert_eq!(found.courses.len(), 2);
+        for course in &found.courses {
+            plain.check(world, &asked, course);
+        }
+    };
+    look(&world);
+    world.journal.settle().unwrap();
+    look(&world);
 }
 
 #[test]

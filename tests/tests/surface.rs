@@ -59,6 +59,9 @@ fn every_command() {
         framework["ways"].to_string().contains("record_trace"),
         "{framework:#}"
     );
+    // One process is traced. Functions without a probe, as those that launch kernels, are in no sum.
+    let by_library: u64 = libraries.iter().map(|l| number(&l["sites"])).sum();
+    assert_eq!(by_library, number(&status["sites"]), "{status:#}");
     assert!(daemon.ctl(&["status"]).text().contains("writing"));
 
     let list = daemon.json(&["ps"]);

@@ -181,3 +181,34 @@ fn stacks_that_find_no_room() {
     }
     .is_told();
 }
+
+/// With each change of a process's code all its stacks with frames of compiled code come again under other identities.
+#[test]
+fn identities_of_stacks_that_are_seen_again_and_again() {
+    const MOST: u64 = 1 << 20;
+    const STACKS: u64 = 2_000;
+    let mut c = plain();
+    for id in 0..600 * STACKS {
+        let seen = StackSeen {
+            id,
+            natives: vec![0x7000_0000 + id % STACKS],
+            ..StackSeen::default()
+        };
+        say(&mut c, Body::Stack(Box::new(seen)));
+    }
+    let named = |id| !c.ledger.frames(P, StackRef::Id(id)).is_empty();
+    assert!((599 * STACKS..600 * STACKS).all(named), "those in use");
+    assert!(!named(0));
+    let kept = c.ledger.kept(P).unwrap().identities as u64;
+    assert!(kept <= MOST, "{kept}");
+    let most = constant("crates/ledger/src/state/stacks.rs", "MOST_IDENTITIES");
+    assert!(most.starts_with("`1 << 20`"), "{most}");
+    Met {
+        what: "identities of a process's stacks",
+        most,
+        beyond: "the half that was seen longest ago is forgotten; the programs have given these stacks others since",
+        told: "nothing is missing",
+        test: "identities_of_stacks_that_are_seen_again_and_again",
+    }
+    .is_told();
+}

@@ -231,6 +231,33 @@ fn what_was_given_up_is_free() {
     assert!(ledger.bytes() < 200_000);
 }
 
+/// Many processes may end one after the other, and none of them takes room from those that run once it was given up.
+#[test]
+fn what_is_left_of_many_that_were_given_up_is_little() {
+    let empty = HELD.with(Cell::get);
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    for number in 1..=1_000 {
+        let process = ProcessHandle(number);
+        let time = SECOND + u64::from(number) * MS;
+        let facts = ProcessFacts {
+            cmdline: ["python", "train.py", "--steps", "1000"]
+                .map(Into::into)
+                .into(),
+            environment: vec![("RANK".to_owned(), number.to_string())],
+            ..*facts(number, Level::Segments, false)
+        };
+        ledger.apply(&event(process, time, Body::Attached(Box::new(facts))));
+        let allocated = call("cudaMalloc", CallOp::Alloc, 4096, 512);
+        ledger.apply(&event(process, time, allocated));
+        ledger.apply(&event(process, time, Body::Exited));
+        ledger.apply(&event(process, time, shed(ShedPart::Process)));
+    }
+    assert_eq!(ledger.processes().len(), 1_000);
+    let (estimate, held) = (ledger.bytes(), HELD.with(Cell::get) - empty);
+    assert!(estimate < 8 << 20, "{estimate}");
+    close((estimate as f64, held as f64));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Alloc { of_q: bool, size: u16, stack: u8 },

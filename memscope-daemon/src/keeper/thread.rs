@@ -159,9 +159,13 @@ impl Keeper {
             }
             let now = clock::boot_ns();
             self.read_now(BATCH_BYTES);
-            self.keep_within_memory(now);
-            if !self.is_behind() {
-                self.tick_triggers(now);
+            // A recording needs nothing of what is looked at by itself. Before a daemon has its ring, what lies in there belongs before
+            // anything that is said now.
+            if self.ring.is_some() {
+                self.keep_within_memory(now);
+                if !self.is_behind() {
+                    self.tick_triggers(now);
+                }
             }
             loop {
                 match self.commands.try_recv() {
@@ -178,15 +182,14 @@ impl Keeper {
             }
             self.tell_losses();
             let now = clock::boot_ns();
-            if !self.is_behind() {
-                self.look_for_findings(now);
-            }
-            // A recording needs none. Before a daemon has its ring, what lies in there belongs before anything that is said now.
-            if self.ring.is_some()
-                && now.saturating_sub(self.last_housekeeping)
-                    > self.housekeeping_pause().as_nanos() as u64
-            {
-                self.housekeeping(now);
+            if self.ring.is_some() {
+                if !self.is_behind() {
+                    self.look_for_findings(now);
+                }
+                let pause = self.housekeeping_pause().as_nanos() as u64;
+                if now.saturating_sub(self.last_housekeeping) > pause {
+                    self.housekeeping(now);
+                }
             }
             self.trim_at_rest(now);
         }
@@ -403,6 +406,11 @@ impl Keeper {
             self.count_missed();
         }
         self.tell_losses();
+        // What an earlier daemon has reported of processes that ended before this one came.
+        let watched = &self.watched;
+        self.findings
+            .said
+            .retain(|process, _| watched.contains_key(process));
     }
 
     /// Counts the records that were sent but came into no log as lost, so that they are told as a gap and the state is
@@ -487,7 +495,7 @@ impl Keeper {
                 (now > watched.lost_told).then_some((*process, now))
             })
             .collect();
-        if lost.is_empty() || !self.read_everything() {
+        if lost.is_empty() || self.ring.is_none() || !self.read_everything() {
             return;
         }
         for (process, now) in lost {
@@ -591,3 +599,6 @@ fn watch(wake: &OwnedFd) -> std::io::Result<OwnedFd> {
     )?;
     Ok(instance)
 }
+
+#[cfg(test)]
+mod tests;

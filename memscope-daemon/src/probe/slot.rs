@@ -47,6 +47,28 @@ impl Slot {
         Slot { slots, index }
     }
 
+    /// The slot of a process that no program traces.
+    #[cfg(test)]
+    pub(crate) fn untraced() -> Slot {
+        let len = rustix::param::page_size();
+        assert!(len >= size_of::<ProcessEntry>());
+        // SAFETY: this makes a new mapping of zeros, at an address that the kernel chooses.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(address, libc::MAP_FAILED);
+        let address = std::ptr::NonNull::new(address.cast::<ProcessEntry>());
+        let address = address.unwrap_or_else(|| panic!("a mapping at 0"));
+        Slot::new(Arc::new(Slots { address, len }), 0)
+    }
+
     pub(super) fn entry(&self) -> *mut ProcessEntry {
         // SAFETY: all indices come from 0..SLOTS, the length of the mapping.
         unsafe { self.slots.address.as_ptr().add(self.index as usize) }

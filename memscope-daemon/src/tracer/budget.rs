@@ -57,6 +57,14 @@ impl Budget {
         }
     }
 
+    /// The same for a process that an earlier daemon has traced, whose stacks have taken so much time already.
+    pub(super) fn going_on(asked: StackKinds, taken: Duration) -> Budget {
+        Budget {
+            taken,
+            ..Budget::new(asked)
+        }
+    }
+
     fn kinds(&self) -> StackKinds {
         self.steps.get(self.step).copied().unwrap_or_default()
     }
@@ -146,6 +154,17 @@ mod tests {
         let up = run(&mut budget, &mut now, 1200, |_| 0.0);
         assert_eq!(up.len(), 4);
         assert_eq!(up.last(), Some(&asked));
+    }
+
+    #[test]
+    fn what_stacks_took_before_a_take_over_is_not_of_now() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut budget = Budget::going_on(StackKinds::ALL, HOUR);
+        let now = budget.looked + LOOK;
+        let changed = budget.look(now, HOUR + Duration::from_millis(1), 0.1);
+        assert!(changed.is_none(), "{changed:?}");
+        let changed = budget.look(now + LOOK, HOUR + LOOK, 0.1);
+        assert!(changed.is_some(), "what they take from then on counts");
     }
 
     #[test]

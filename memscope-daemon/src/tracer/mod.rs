@@ -661,7 +661,7 @@ impl Tracer {
                 library.path = path.clone();
                 library.build_id = (!used.build_id.is_empty()).then(|| used.build_id.clone());
                 library.pids.push(traced.pid);
-                library.sites = library.sites.max(used.sites);
+                library.sites = library.sites.max(traced.sites_in(path));
                 for way in &used.ways {
                     if !library.ways.contains(way) {
                         library.ways.push(way.clone());

@@ -121,14 +121,19 @@ impl Tracer {
         let (mut entries, mut ends, mut new) = (Vec::new(), Vec::new(), Vec::new());
         let refused = found.operators.refused.iter();
         let mut refused: Vec<&str> = refused.map(|(name, _)| name.as_str()).collect();
+        let mut full = None;
         for operator in &found.operators.usable {
             let Some(signature) = signature(operator) else {
                 refused.push(&operator.name);
                 continue;
             };
-            let cookie = self
-                .cookie_of(found, operator, &signature, uid, &mut new)
-                .map_err(internal("the operators could not be probed"))?;
+            let cookie = match self.cookie_of(found, operator, &signature, uid, &mut new) {
+                Ok(cookie) => cookie,
+                Err(error) => {
+                    full = Some(error);
+                    break;
+                }
+            };
             entries.push(Point {
                 offset: operator.entry,
                 cookie,
@@ -138,7 +143,11 @@ impl Tracer {
                 cookie,
             }));
         }
+        // Those that have a number keep it, whatever becomes of the others: the next process that has them finds them known.
         self.define(new);
+        if let Some(full) = full {
+            return Err(internal("the operators could not be probed")(full));
+        }
         self.set_storages(pid, found.storages)?;
         // Ends first: an end without its beginning is nothing, but a beginning without its end would go on.
         for (program, points) in [

@@ -341,7 +341,6 @@ impl Tracer {
                 object.display_path.clone(),
                 Library {
                     build_id: object.identity.build_id_hex(),
-                    sites: object.sites.len() as u32,
                     ways,
                 },
             );

@@ -12,6 +12,7 @@ use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::BaselineRead;
 
 use super::attach::open_pidfd;
+use super::budget::Budget;
 use super::calm::TICK;
 use super::cause::Cause;
 use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
@@ -174,6 +175,7 @@ impl Tracer {
             slot: slot.clone(),
         };
         let _ = self.keeper.send(watch);
+        let budget = Budget::going_on(process.options.stacks, slot.stack_time());
         let traced = Traced {
             pid,
             handle,
@@ -210,7 +212,7 @@ impl Tracer {
             python_given_up: false,
             python_number: 0,
             native: false,
-            budget: super::budget::Budget::new(process.options.stacks),
+            budget,
             rule: process.rule,
             children: process.children,
             full: 0,

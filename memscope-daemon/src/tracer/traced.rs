@@ -138,8 +138,6 @@ pub struct Traced {
 pub struct Library {
     /// Build id in hexadecimal digits, empty for none.
     pub build_id: String,
-    /// Number of sites that have a probe.
-    pub sites: u32,
     /// Ways into the framework's pool that are in use.
     pub ways: BTreeSet<String>,
 }
@@ -197,11 +195,21 @@ impl Traced {
 
     /// Number of probe sites in use. Probes on returns, the linker's hook and `code_dealloc` are not counted.
     pub fn sites(&self) -> u32 {
+        self.sites_where(|_| true)
+    }
+
+    /// The same in one library.
+    pub fn sites_in(&self, library: &str) -> u32 {
+        self.sites_where(|link| link.site.path == library)
+    }
+
+    fn sites_where(&self, is_meant: impl Fn(&Link) -> bool) -> u32 {
         self.links
             .iter()
             .filter(|l| {
                 !l.program().is_return()
                     && !matches!(l.program(), Program::LinkerHook | Program::CodeDealloc)
+                    && is_meant(l)
             })
             .map(|l| l.site.offsets.len() as u32)
             .sum()

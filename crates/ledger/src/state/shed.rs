@@ -7,6 +7,7 @@ use crate::event::{Shed, ShedPart};
 use crate::report::ProcessState;
 use crate::state::device::Devices;
 use crate::state::driver::Driver;
+use crate::state::labels::Labels;
 use crate::state::marks::Marks;
 use crate::state::pool::Pool;
 use crate::state::pool::reading::Readings;
@@ -21,6 +22,8 @@ const LOOSE: u64 = 100;
 const ROOM: u64 = 120;
 /// Bytes that a process takes in any case: its facts, its environment, its steps.
 const ALONE: u64 = 64 << 10;
+/// Bytes of a text beside its characters.
+const TEXT: u64 = 40;
 
 impl Process {
     /// Gives up a part of what is kept. The process may have ended before.
@@ -45,6 +48,7 @@ impl Process {
                 self.stacks = Stacks::default();
                 self.steps = Steps::new(self.attached_ns);
                 self.marks = Marks::default();
+                self.labels = Labels::default();
                 self.readings = Readings::default();
             }
         }
@@ -53,6 +57,12 @@ impl Process {
 
     /// See [`crate::Ledger::kept_bytes`].
     pub(crate) fn kept_bytes(&self) -> KeptBytes {
+        if self.shed.of(ShedPart::Process).is_some() {
+            return KeptBytes {
+                rest: self.left_bytes(),
+                ..KeptBytes::default()
+            };
+        }
         let (_, loose) = self.pool.kept();
         let loose = loose + self.readings.kept() + self.marks.kept();
         let rooms: usize = self.devices.iter().map(|row| row.pool.rooms.len()).sum();
@@ -73,5 +83,18 @@ impl Process {
                 + self.regions.kept() as u64 * LOOSE
                 + of_devices(|row| row.own_bytes()),
         }
+    }
+
+    /// Bytes of what is left of a process that was given up: who it was, and where it had probes. There may be many of them, and
+    /// whatever is counted of them has to be given up by those that run.
+    fn left_bytes(&self) -> u64 {
+        let facts = &self.facts;
+        let environment = facts.environment.iter();
+        let texts = environment
+            .flat_map(|(name, value)| [name, value])
+            .chain(&facts.cmdline)
+            .chain(&self.placement.libraries);
+        let texts = texts.map(|text| text.len() as u64 + TEXT);
+        size_of::<Process>() as u64 * 2 + texts.sum::<u64>()
     }
 }

@@ -57,7 +57,8 @@ const MOST: usize = 1 << 18;
 const MOST_CODES: usize = 1 << 20;
 /// The sighting of code objects for which there was no room.
 const NAMELESS: u32 = u32::MAX;
-/// Maximum number of identities of stacks; events with further ones count as lost.
+/// Maximum number of identities of stacks. Beyond it, the half that was seen longest ago is forgotten. None of these is in use: the
+/// programs give a stack one identity at a time, and half of the identities are more than all stacks.
 const MOST_IDENTITIES: usize = 1 << 20;
 /// Number of deaths of code objects for which an identity is kept: an event whose stack was walked before a death may
 /// come after it.
@@ -88,6 +89,9 @@ struct Identity {
     /// Number of code objects that had died when the identity was seen. With each death the BPF programs give all
     /// stacks other identities.
     deaths: u64,
+    /// How many identities had been seen before.
+    #[serde(default)]
+    place: u64,
 }
 
 /// What two stacks must have in common to be the same stack.
@@ -164,6 +168,9 @@ pub(crate) struct Stacks {
     by_identity: FastMap<u64, Identity>,
     /// Number of identities that were left when old ones were last forgotten.
     identities_left: usize,
+    /// Number of identities that were seen, with those that were seen again.
+    #[serde(default)]
+    identities_seen: u64,
     sums: FastMap<(Option<i32>, StackIndex), Sums>,
     peaks: FastMap<Option<i32>, Peak>,
     /// Number of events whose stack never came, or found no room.
@@ -216,10 +223,25 @@ impl Stacks {
             }
         };
         if self.by_identity.len() >= MOST_IDENTITIES && !self.by_identity.contains_key(&seen.id) {
-            return;
+            self.forget_older_half();
         }
-        let deaths = self.deaths;
-        self.by_identity.insert(seen.id, Identity { index, deaths });
+        let identity = Identity {
+            index,
+            deaths: self.deaths,
+            place: self.identities_seen,
+        };
+        self.identities_seen += 1;
+        self.by_identity.insert(seen.id, identity);
+    }
+
+    /// Forgets the half of the identities that was seen longest ago. With each change of a process's code all stacks with frames of
+    /// compiled code get other identities, and no event tells of the change.
+    fn forget_older_half(&mut self) {
+        let mut places: Vec<u64> = self.by_identity.values().map(|one| one.place).collect();
+        let half = places.len() / 2;
+        let (_, middle, _) = places.select_nth_unstable(half);
+        let middle = *middle;
+        self.by_identity.retain(|_, one| one.place > middle);
     }
 
     /// Fills `by_content` again after a checkpoint was read.

@@ -7,7 +7,7 @@
 //! # Files
 //!
 //! ```text
-//! <state-dir>/journal/lock                    epoch and next number of a journal that has stopped
+//! <state-dir>/journal/lock                    epoch that is written, and next number of a journal that has stopped
 //! <state-dir>/journal/<epoch>/000000.msj      segments of a fixed size, oldest first
 //!                             000001.msj
 //!                             000001.msc      checkpoint: the state at the beginning of segment 000001
@@ -85,4 +85,4 @@ pub use reopen::LeftJournal;
 pub use retain::{EARLIER_KEPT, EARLIER_SHARE, epochs};
 pub use tally::leading;
 pub use warning::Warning;
-pub use writer::{Journal, State, TooSmall, is_in_use};
+pub use writer::{Journal, State, TooSmall, ended_epochs, is_in_use};

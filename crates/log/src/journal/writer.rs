@@ -165,7 +165,7 @@ impl Journal {
         let noted = noted_number(&lock, config.epoch);
         let journal = Self {
             dir: dir.to_path_buf(),
-            epoch_dir: dir.join(format!("{:020}", config.epoch)),
+            epoch_dir: epoch_dir(dir, config.epoch),
             space: space.into(),
             state: State::Running,
             segment: None,
@@ -658,6 +658,32 @@ pub fn is_in_use(dir: &Path) -> std::io::Result<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Directories of the epochs in a journal's directory that have segments and that no daemon is writing now. The one that was written last
+/// comes last.
+pub fn ended_epochs(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = retain::epochs(dir)?;
+    if is_in_use(dir)? {
+        let mut epoch = [0; 8];
+        match File::open(dir.join("lock"))?.read_exact_at(&mut epoch, 0) {
+            // It may have no segment, as on a full disk, and times of files follow a clock that may have been set back.
+            Ok(()) => {
+                let running = epoch_dir(dir, u64::from_ne_bytes(epoch));
+                found.retain(|path| *path != running);
+            }
+            // On a disk that took nothing it could not be written down.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                found.pop();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn epoch_dir(dir: &Path, epoch: u64) -> PathBuf {
+    dir.join(format!("{epoch:020}"))
 }
 
 fn lock(dir: &Path) -> Result<File, JournalError> {

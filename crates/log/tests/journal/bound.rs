@@ -3,11 +3,11 @@
 use crate::common::{Writer, attached, config, read, record, replacing};
 use memscope_log::records::Header;
 use memscope_log::{
-    Config, EARLIER_KEPT, EARLIER_SHARE, Journal, JournalError, Recording, RecordingError, State,
-    boot_id, epochs,
+    ClockPair, Config, EARLIER_KEPT, EARLIER_SHARE, Journal, JournalError, Recording,
+    RecordingError, State, boot_id, ended_epochs, epochs,
 };
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 fn segment_bytes(dir: &Path) -> u64 {
@@ -275,4 +275,26 @@ fn boot_ids_are_read() {
     assert_eq!(boot_id("0011"), None);
     assert_eq!(boot_id("zz112233-4455-6677-8899-aabbccddeeff"), None);
     assert_eq!(boot_id("00112233-4455-6677-8899-aabbccddeeff0"), None);
+}
+
+/// Which run goes on is in the lock: the times of files follow a clock that may have been set back since, and a disk that is full
+/// takes no segment of it.
+#[test]
+fn the_epoch_that_is_being_written_has_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |epoch| Config::new(epoch, [0; 16], ClockPair::default());
+    let earlier = Journal::create(dir.path(), of(5)).unwrap();
+    let ended = [earlier.epoch_dir().to_path_buf()];
+    assert_eq!(ended_epochs(dir.path()).unwrap(), [] as [PathBuf; 0]);
+    drop(earlier);
+    assert_eq!(ended_epochs(dir.path()).unwrap(), ended);
+    let later = SystemTime::now() + Duration::from_secs(24 * 60 * 60);
+    for entry in fs::read_dir(&ended[0]).unwrap() {
+        let file = fs::File::options().write(true).open(entry.unwrap().path());
+        file.unwrap().set_modified(later).unwrap();
+    }
+    let running = Journal::create(dir.path(), of(6)).unwrap();
+    assert_eq!(ended_epochs(dir.path()).unwrap(), ended);
+    fs::remove_dir_all(running.epoch_dir()).unwrap();
+    assert_eq!(ended_epochs(dir.path()).unwrap(), ended);
 }

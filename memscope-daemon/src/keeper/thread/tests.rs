@@ -1,0 +1,270 @@
+//! What the keeper says by itself before and after it has its ring. Until then, what lies in the ring is not in the ledger.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+use std::time::Instant;
+
+use memscope_ledger::LedgerConfig;
+use memscope_ledger::event::{
+    Body, Event, Finding, Level, Placement, PoolReport, ProcessFacts, StackRef,
+};
+use memscope_proto::formats::{SNAPSHOTS, named};
+use memscope_rpc::{Caller, Condition, Metric};
+
+use super::*;
+use crate::keeper::watching::{Key, Said};
+use crate::messages::Messages;
+use crate::probe::slot::Slot;
+use crate::snapshots::{self, Limits, Writer};
+use crate::triggers::Triggers;
+
+const P: ProcessHandle = ProcessHandle(1);
+const EPOCH: u64 = 5;
+/// Longer than anything here takes.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+fn event(process: ProcessHandle, time_ns: u64, body: Body) -> Event {
+    Event {
+        id: EventId::default(),
+        time_ns,
+        process,
+        tid: 1,
+        lost_before: 0,
+        stack: StackRef::NotTaken,
+        sampling: 0,
+        body,
+    }
+}
+
+fn attach(ledger: &mut Ledger, process: ProcessHandle, time_ns: u64) {
+    let facts = ProcessFacts {
+        pid: 40 + process.0,
+        level: Some(Level::Blocks),
+        from_start: true,
+        ..ProcessFacts::default()
+    };
+    ledger.apply(&event(process, time_ns, Body::Attached(Box::new(facts))));
+}
+
+/// A process that has kept one more block each tenth of a second until now, beside others that it freed again.
+fn growing() -> Ledger {
+    const KEPT: u64 = 600;
+    const EACH_NS: u64 = 100_000_000;
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    let began = clock::boot_ns() - KEPT * EACH_NS;
+    attach(&mut ledger, P, began);
+    let placed = Placement {
+        pool_seen: true,
+        ..Placement::default()
+    };
+    ledger.apply(&event(P, began, Body::Placed(Box::new(placed))));
+    let mut held = 0i64;
+    for number in 1..=KEPT {
+        let mut report = |ptr, size: i64| {
+            held += size;
+            let report = PoolReport {
+                device: 0,
+                ptr,
+                size,
+                total_allocated: held as u64,
+                total_reserved: 64 << 20,
+            };
+            let time = began + number * EACH_NS;
+            ledger.apply(&event(P, time, Body::Report(report)));
+        };
+        report(number << 20, 4096);
+        for _ in 0..8 {
+            report(1 << 40, 512);
+            report(1 << 40, -512);
+        }
+    }
+    ledger
+}
+
+fn watch(process: ProcessHandle) -> Command {
+    Command::Watch {
+        process,
+        pid: 40 + process.0,
+        uids: [0; 3],
+        namespace: None,
+        slot: Slot::untraced(),
+    }
+}
+
+/// An empty ring, in a file that is laid out as one.
+fn ring() -> Ring {
+    let page = rustix::param::page_size() as u64;
+    let bytes = page;
+    let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, 2 * page + 2 * bytes).unwrap();
+    Ring::open(fd, bytes as u32).unwrap()
+}
+
+fn give_ring(keeper: &KeeperHandle) {
+    let (done, wait) = std::sync::mpsc::channel();
+    let command = Command::Ring {
+        ring: Box::new(ring()),
+        position: None,
+        done,
+    };
+    keeper.send(command).unwrap();
+    wait.recv().unwrap();
+}
+
+fn start(ledger: Ledger) -> Start {
+    Start {
+        journal: None,
+        decoder: Decoder::new(EPOCH),
+        ledger,
+        epoch: EPOCH,
+        hub: Arc::default(),
+        tracer: Some(std::sync::mpsc::channel().0),
+        taking: None,
+        watching: None,
+        memory: None,
+        pulse: Pulse::default(),
+    }
+}
+
+fn taking(folder: &Path) -> Taking {
+    let config = snapshots::Config {
+        dir: folder.join("snapshots"),
+        format: named(SNAPSHOTS, "memory-viz-json").unwrap(),
+        limits: Limits {
+            count: 4,
+            bytes: 1 << 20,
+        },
+    };
+    Taking {
+        triggers: Triggers::new(&[], 0),
+        writer: Writer::start(config, Messages::default()).unwrap(),
+        pause_ns: 0,
+    }
+}
+
+/// Number of the last record, after the keeper has gone around some times.
+fn last_record(keeper: &KeeperHandle) -> u64 {
+    let mut last = 0;
+    for _ in 0..100 {
+        last = keeper
+            .ask_blocking(|_, as_of| as_of.event.sequence)
+            .unwrap();
+    }
+    last
+}
+
+/// Has the triggers looked at or changed by the keeper.
+fn triggers<T: Send + 'static>(
+    keeper: &KeeperHandle,
+    work: impl FnOnce(&mut Taking) -> T + Send + 'static,
+) -> T {
+    let (reply, answer) = std::sync::mpsc::channel();
+    let work = move |taking: Option<&mut Taking>| reply.send(work(taking.unwrap())).unwrap();
+    keeper.send(Command::Triggers(Box::new(work))).unwrap();
+    answer.recv().unwrap()
+}
+
+fn fired(keeper: &KeeperHandle) -> u64 {
+    triggers(keeper, |taking| {
+        taking.list().iter().map(|one| one.fired).sum()
+    })
+}
+
+#[track_caller]
+fn comes(what: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < FOR_EVER);
+    }
+}
+
+#[test]
+fn nothing_is_judged_before_the_ring_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (keeper, thread) = Keeper::start(Start {
+        taking: Some(taking(folder.path())),
+        ..start(growing())
+    })
+    .unwrap();
+    keeper.send(watch(P)).unwrap();
+    // It holds already, and is looked at when the keeper goes around next.
+    let condition = Condition {
+        metric: Metric::Allocated { above: 1000 },
+        device: None,
+    };
+    triggers(&keeper, move |taking| {
+        taking.add(Caller::root(), condition, None).unwrap()
+    });
+    assert_eq!((last_record(&keeper), fired(&keeper)), (0, 0));
+    give_ring(&keeper);
+    comes(|| fired(&keeper) == 1);
+    comes(|| !keeper.hub().findings().is_empty());
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn nobody_gives_way_before_the_ring_is_there() {
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    let now = clock::boot_ns();
+    for process in 1..=200 {
+        attach(&mut ledger, ProcessHandle(process), now);
+    }
+    let (keeper, thread) = Keeper::start(Start {
+        memory: Some(Memory::new(20)),
+        ..start(ledger)
+    })
+    .unwrap();
+    keeper.send(watch(P)).unwrap();
+    assert_eq!(last_record(&keeper), 0);
+    give_ring(&keeper);
+    let given_up = || {
+        let ended =
+            |ledger: &mut Ledger, _| ledger.processes().iter().any(|one| one.ended_ns.is_some());
+        keeper.ask_blocking(ended).unwrap()
+    };
+    comes(given_up);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+}
+
+/// Nobody will ask for them, and nobody would ever withdraw them.
+#[test]
+fn findings_of_processes_that_ended_meanwhile_are_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = Said {
+        key: Key {
+            device: Some(0),
+            source: 1,
+            line: None,
+            size: 512,
+            stack: None,
+        },
+        finding: Finding {
+            number: 1,
+            ..Finding::default()
+        },
+        missing: 0,
+        sequence: 7,
+        time_ns: 7,
+    };
+    let (lives, ended) = (P, ProcessHandle(2));
+    let findings = [lives, ended].map(|process| (process, (1, vec![said.clone()])));
+    let left = LeftWatching {
+        triggers: None,
+        findings: findings.into(),
+    };
+    let watching = Watching::new(folder.path(), EPOCH);
+    let (keeper, thread) = Keeper::start(Start {
+        watching: Some((watching, left)),
+        ..start(Ledger::new(LedgerConfig::default()))
+    })
+    .unwrap();
+    keeper.send(watch(lives)).unwrap();
+    give_ring(&keeper);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+    let left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
+    let stand: Vec<ProcessHandle> = left.findings.into_keys().collect();
+    assert_eq!(stand, [lives]);
+}

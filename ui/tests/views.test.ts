@@ -964,6 +964,40 @@ test("the keys of the map lead on over segments in which nothing is handed out",
   state.beat.value += 4;
   await settled();
   assert.equal(await key("ArrowLeft"), null);
+  // Nor is there anything above or below, and free room is not chosen instead.
+  for (const [states, block, word] of [
+    [["inactive", "active"], 0x2000, "ArrowUp"],
+    [["active", "inactive"], 0x1000, "ArrowDown"],
+  ] as const) {
+    of = states.map((state) => ({ state }));
+    state.view.value = { ...state.view.value, block: String(block) };
+    state.beat.value += 4;
+    await settled();
+    assert.equal(await key(word), String(block), word);
+  }
+});
+
+test("the arrow up in the map passes over no segment that begins with free room", async () => {
+  fresh();
+  const four = columns([{}, { state: "inactive" }, {}, {}]).blocks;
+  const blocks = {
+    ...four,
+    segment: [0, 1, 1, 2],
+    address: [0x1000, 0x2000, 0x2800, 0x3000],
+    size_bytes: [0x1000, 0x800, 0x800, 0x1000],
+  };
+  answeringMemory(() => []);
+  const { answer } = server;
+  server.answer = (path, body) =>
+    path === "api/memory" ? { body: { ...columns([{}, {}, {}]), blocks } } : answer(path, body);
+  state.view.value = { ...state.view.value, block: String(0x3000) };
+  const at = await mounted(Memory);
+  const map = at.all("div").find((one: any) => one.attributes["aria-label"]?.startsWith("Map of"));
+  for (const block of [0x2800, 0x1000]) {
+    map.send("keydown", { key: "ArrowUp" });
+    await settled();
+    assert.equal(state.view.value.block, String(block));
+  }
 });
 
 test("a map that has fewer rows now shows them", async () => {

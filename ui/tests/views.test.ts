@@ -1032,6 +1032,28 @@ test("what holds the chosen block is asked for again, and not shown of a program
   assert.doesNotMatch(at.textContent, /No Python object is known to hold it/);
 });
 
+test("a question about a program that ends meanwhile is given up, with what was known of it", async () => {
+  fresh();
+  state.view.value = { ...state.view.value, block: String(0x1000) };
+  answeringMemory(() => [{}]);
+  const at = await mounted(Memory);
+  assert.match(at.textContent, /No Python object is known to hold it/);
+  const refused = { status: 409, body: { error: { code: "ended", message: "it has ended", hint: null } } };
+  const { answer } = server;
+  const flights: (() => void)[] = [];
+  server.answer = (path, body) =>
+    path === "api/ask/Holders" ? new Promise((done) => flights.push(() => done(refused))) : answer(path, body);
+  state.beat.value += 30;
+  await settled();
+  assert.equal(flights.length, 1);
+  state.list.value = { processes: [process(42, { state: "exited" })] as any };
+  await settled();
+  flights[0]!();
+  await settled();
+  assert.match(at.textContent, /this one is not traced any more/);
+  assert.doesNotMatch(at.textContent, /No Python object is known to hold it|it has ended/);
+});
+
 test("growth by stack stands in the table too", async () => {
   fresh();
   state.view.value = { ...state.view.value, by: "stack", metric: "growth", base: "step:1" };

@@ -88,8 +88,7 @@ export interface State<T> {
 /**
  * Asks when what it depends on changes. `subject` says what the answer is about: with another one the old answer goes at once.
  * `fresh` changes when the same question should be asked again; what changes while an answer is on its way is asked once more behind it.
- * `how` is `null` while there is nothing to ask. A question that nobody
- * waits for any more is given up.
+ * `how` is `null` while there is nothing to ask: the old answer goes then, too. A question that nobody waits for any more is given up.
  */
 export function useAnswer<T>(
   subject: string,
@@ -106,7 +105,7 @@ export function useAnswer<T>(
     const same = before.current === subject;
     before.current = subject;
     // What is asked again because time has passed waits for the answer that is on its way.
-    if (same && flight.current) {
+    if (same && flight.current && how) {
       again.current = true;
       return;
     }

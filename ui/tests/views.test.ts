@@ -936,7 +936,7 @@ test("the slider of moments stays where it was put", async () => {
     for (const value of ["999", "500", "501"]) {
       const before = state.view.value.at;
       slider.send("input", { currentTarget: { value } });
-      while (state.view.value.at === before) await settled();
+      for (let turn = 0; turn < 50 && state.view.value.at === before; turn++) await settled();
       await settled();
       assert.equal(slider.attributes.value, value);
     }
@@ -964,6 +964,40 @@ test("the keys of the map lead on over segments in which nothing is handed out",
   state.beat.value += 4;
   await settled();
   assert.equal(await key("ArrowLeft"), null);
+  // Nor is there anything above or below, and free room is not chosen instead.
+  for (const [states, block, word] of [
+    [["inactive", "active"], 0x2000, "ArrowUp"],
+    [["active", "inactive"], 0x1000, "ArrowDown"],
+  ] as const) {
+    of = states.map((state) => ({ state }));
+    state.view.value = { ...state.view.value, block: String(block) };
+    state.beat.value += 4;
+    await settled();
+    assert.equal(await key(word), String(block), word);
+  }
+});
+
+test("the arrow up in the map passes over no segment that begins with free room", async () => {
+  fresh();
+  const four = columns([{}, { state: "inactive" }, {}, {}]).blocks;
+  const blocks = {
+    ...four,
+    segment: [0, 1, 1, 2],
+    address: [0x1000, 0x2000, 0x2800, 0x3000],
+    size_bytes: [0x1000, 0x800, 0x800, 0x1000],
+  };
+  answeringMemory(() => []);
+  const { answer } = server;
+  server.answer = (path, body) =>
+    path === "api/memory" ? { body: { ...columns([{}, {}, {}]), blocks } } : answer(path, body);
+  state.view.value = { ...state.view.value, block: String(0x3000) };
+  const at = await mounted(Memory);
+  const map = at.all("div").find((one: any) => one.attributes["aria-label"]?.startsWith("Map of"));
+  for (const block of [0x2800, 0x1000]) {
+    map.send("keydown", { key: "ArrowUp" });
+    await settled();
+    assert.equal(state.view.value.block, String(block));
+  }
 });
 
 test("a map that has fewer rows now shows them", async () => {
@@ -996,6 +1030,28 @@ test("what holds the chosen block is asked for again, and not shown of a program
   await settled();
   assert.match(at.textContent, /this one is not traced any more/);
   assert.doesNotMatch(at.textContent, /No Python object is known to hold it/);
+});
+
+test("a question about a program that ends meanwhile is given up, with what was known of it", async () => {
+  fresh();
+  state.view.value = { ...state.view.value, block: String(0x1000) };
+  answeringMemory(() => [{}]);
+  const at = await mounted(Memory);
+  assert.match(at.textContent, /No Python object is known to hold it/);
+  const refused = { status: 409, body: { error: { code: "ended", message: "it has ended", hint: null } } };
+  const { answer } = server;
+  const flights: (() => void)[] = [];
+  server.answer = (path, body) =>
+    path === "api/ask/Holders" ? new Promise((done) => flights.push(() => done(refused))) : answer(path, body);
+  state.beat.value += 30;
+  await settled();
+  assert.equal(flights.length, 1);
+  state.list.value = { processes: [process(42, { state: "exited" })] as any };
+  await settled();
+  flights[0]!();
+  await settled();
+  assert.match(at.textContent, /this one is not traced any more/);
+  assert.doesNotMatch(at.textContent, /No Python object is known to hold it|it has ended/);
 });
 
 test("growth by stack stands in the table too", async () => {

@@ -473,8 +473,13 @@ function BlockMap({
             );
       const offset = chosen < 0 ? 0 : blocks.offset[chosen]!;
       to = Math.min(map.firstBehind(segments, blocks, row, offset), segments.first[row + 1]! - 1);
-      // Up leads on upwards, also where nothing lies in that row: else the way would end there.
-      if (to >= 0 && blocks.state[to] === 0) to = next(to, chosen >= 0 && event.key === "ArrowUp" ? -1 : 1);
+      if (to >= 0 && blocks.state[to] === 0) {
+        const ahead = next(to, 1);
+        const isInRow = ahead !== to && ahead < segments.first[row + 1]!;
+        // Up leads on upwards where nothing more lies in that row: else the way would end there.
+        to = isInRow || chosen < 0 || event.key === "ArrowDown" ? ahead : next(to, -1);
+        if (blocks.state[to] === 0) to = chosen;
+      }
     } else if (event.key === "+" || event.key === "=") zoom(0.5, look.current.width / 2);
     else if (event.key === "-") zoom(2, look.current.width / 2);
     else if (event.key === "0") {

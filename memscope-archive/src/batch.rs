@@ -1,6 +1,6 @@
 //! Asks the daemon and makes a batch: the rows that are new, and the cursor of after them.
 
-use crate::cursor::{Cursor, Seen, key};
+use crate::cursor::{Cursor, Seen, key, of_key};
 use crate::daemon::{Daemon, DaemonError};
 use crate::ear::{self, Sound};
 use memscope_archive_rows::rows::{self, Gap, Node, Origin};
@@ -353,9 +353,21 @@ impl Maker<'_> {
             return Ok(());
         }
         let ended = process.state() != v1::ProcessState::Attached;
-        let (rows, gaps) = match self.rows_of(&process, &mut seen, ended).await {
+        let made = self.rows_of(&process, &mut seen, ended).await;
+        self.take(handle, seen, ended, made)
+    }
+
+    /// Takes what is new of a process. Of one that has ended and is forgotten or given up, the daemon will never say more.
+    fn take(
+        &mut self,
+        handle: u32,
+        mut seen: Seen,
+        ended: bool,
+        made: Result<(Vec<Row>, Vec<Gap>), DaemonError>,
+    ) -> Result<(), DaemonError> {
+        let (rows, gaps) = match made {
             Ok(made) => made,
-            Err(error) if ended && error.is_not_found() => {
+            Err(error) if ended && (error.is_not_found() || error.is_given_up()) => {
                 seen.ended = true;
                 (Vec::new(), forgotten_of_process())
             }
@@ -442,7 +454,21 @@ impl Maker<'_> {
         for (name, seen) in known {
             if listed.contains(&name) {
                 self.batch.cursor.processes.insert(name, seen);
-            } else if !seen.ended {
+                continue;
+            }
+            // Nobody will tell of its findings any more. Nothing but its number is known.
+            if let Some((epoch, handle)) = of_key(&name) {
+                let process = v1::Process {
+                    handle,
+                    ..v1::Process::default()
+                };
+                for number in &seen.standing {
+                    let origin = self.origin(epoch);
+                    let row = rows::finding_over(&origin, *number, Some(&process), self.now_ns);
+                    self.batch.rows.push(row);
+                }
+            }
+            if !seen.ended {
                 for gap in forgotten_of_process() {
                     let object = Some(format!("process {name}"));
                     self.gap(&Gap { object, ..gap }, None);

@@ -186,6 +186,86 @@ async fn each_table_that_lacks_a_process_says_so() {
     assert_eq!(told, ["peaks", "steps", "stacks", "ooms"].map(of));
 }
 
+/// The findings of a process that is not listed any more stand no longer, also where it is of an earlier daemon.
+#[tokio::test]
+async fn findings_of_a_process_that_is_gone_are_over() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = Maker {
+        daemon: &daemon,
+        node: &node,
+        number: 1,
+        snapshot_bytes: SNAPSHOT_BYTES,
+        epoch: 2,
+        now_ns: 1,
+        processes: BTreeMap::from([(
+            5,
+            v1::Process {
+                handle: 5,
+                ..v1::Process::default()
+            },
+        )]),
+        batch: Batch::default(),
+    };
+    maker.seen_in(1, 5).standing.insert(7);
+    maker.seen_in(1, 5).ended = true;
+    maker.seen_in(2, 5).standing.insert(8);
+    maker.forgotten();
+    let gone = v1::Process {
+        handle: 5,
+        ..v1::Process::default()
+    };
+    let over = rows::finding_over(&maker.origin(1), 7, Some(&gone), 1);
+    assert_eq!(maker.batch.rows, [over]);
+    assert_eq!(
+        maker.batch.cursor.processes.keys().collect::<Vec<_>>(),
+        [&key(2, 5)]
+    );
+}
+
+/// A process that was given up is asked for once: the daemon has nothing of it any more.
+#[tokio::test]
+async fn a_process_that_was_given_up_is_not_asked_for_again() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = Maker {
+        daemon: &daemon,
+        node: &node,
+        number: 1,
+        snapshot_bytes: SNAPSHOT_BYTES,
+        epoch: 2,
+        now_ns: 1,
+        processes: BTreeMap::new(),
+        batch: Batch::default(),
+    };
+    let refused = |word: &'static str| {
+        let mut source = tonic::Status::failed_precondition("it took too much");
+        let word = tonic::metadata::MetadataValue::from_static(word);
+        source
+            .metadata_mut()
+            .insert(memscope_proto::ERROR_CODE, word);
+        Err(DaemonError::Refused {
+            question: "stats",
+            source: Box::new(source),
+        })
+    };
+    // Another reason may pass, and so may this one of a process that still runs.
+    for (ended, word) in [(true, "not_exact"), (false, "given_up")] {
+        let taken = maker.take(5, Seen::default(), ended, refused(word));
+        assert!(taken.is_err(), "{ended} {word}");
+    }
+    maker
+        .take(5, Seen::default(), true, refused("given_up"))
+        .unwrap();
+    assert!(maker.seen(5).ended);
+    let told: Vec<_> = gaps(&maker.batch)
+        .into_iter()
+        .map(|(reason, table, _)| (reason, table))
+        .collect();
+    let of = |table: &str| ("forgotten".to_owned(), table.to_owned());
+    assert_eq!(told, ["peaks", "steps", "stacks", "ooms"].map(of));
+}
+
 /// A snapshot that the spool could never take would be asked for again and again, and no batch would be closed.
 #[test]
 fn a_snapshot_leaves_room_in_the_spool() {

@@ -58,3 +58,10 @@ pub struct Seen {
 pub fn key(epoch: u64, handle: u32) -> String {
     format!("{epoch}/{handle}")
 }
+
+/// The journal and the number of the process with this name.
+#[must_use]
+pub fn of_key(name: &str) -> Option<(u64, u32)> {
+    let (epoch, handle) = name.split_once('/')?;
+    Some((epoch.parse().ok()?, handle.parse().ok()?))
+}

@@ -1,7 +1,7 @@
 //! The connection to memscoped.
 
 use hyper_util::rt::TokioIo;
-use memscope_proto::v1;
+use memscope_proto::{ERROR_CODE, v1};
 use memscope_service::memscope_client::MemscopeClient;
 use memscope_service::triggers_client::TriggersClient;
 use std::io;
@@ -48,6 +48,16 @@ impl DaemonError {
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, DaemonError::Refused { source, .. } if source.code() == Code::NotFound)
+    }
+
+    /// Whether the daemon has given up the process, because it took too much of the daemon's memory.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        let word = match self {
+            DaemonError::Refused { source, .. } => source.metadata().get(ERROR_CODE),
+            _ => None,
+        };
+        word.is_some_and(|word| word == "given_up")
     }
 }
 

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Answer, command, ctl, run, unread};
+use memscope_proto::v1::CoverageNote;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -375,22 +376,12 @@ fn what_was_lost_is_not_exact() {
 #[test]
 fn a_report_of_files_can_be_strict() {
     let folder = tempfile::tempdir().unwrap();
-    let key = |name: &str| [&[0x8c, name.len() as u8], name.as_bytes()].concat();
-    let affects = [&key("affects")[..], b"](", &key("totals"), b"e"].concat();
-    let note = [
-        key("code"),
-        key("records_lost"),
-        key("text"),
-        key("3 records"),
-    ]
-    .concat();
-    let note = [&b"}("[..], &note, &affects, b"u"].concat();
-    let notes = [&b"}"[..], &key("coverage"), b"](", &note, b"es"].concat();
-    let segments = [&key("segments")[..], b"]", &key("memscope")].concat();
-    let pickle = [&b"\x80\x04}("[..], &segments, &notes, b"u."].concat();
-    let file = folder.path().join("rank0.pickle");
-    fs::write(&file, pickle).unwrap();
-    let (file, out) = (file.to_str().unwrap(), folder.path().join("reports"));
+    let written = |kind: &str| {
+        let file = folder.path().join(format!("{kind}.pickle"));
+        fs::write(&file, noted(kind)).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let (file, out) = (&*written("totals"), folder.path().join("reports"));
     let other = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/snapshots/snapshot-4.pickle"
@@ -407,8 +398,68 @@ fn a_report_of_files_can_be_strict() {
         let left = fs::read_dir(&out).into_iter().flatten().count();
         assert_eq!(left, 0, "nothing is written");
     }
-    let exact = ask(&["--strict", "report", other, "-o", out.to_str().unwrap()]);
-    assert_eq!(exact.code, 0, "{}", exact.err);
+    for kind in ["blocks", "layout", "segments", "history", "stacks"] {
+        let file = written(kind);
+        let answer = ask(&["--strict", "report", &file, "-o", out.to_str().unwrap()]);
+        assert_eq!(answer.code, 11, "{kind}: {}{}", answer.out, answer.err);
+    }
+    let file = written("driver");
+    for file in [other, &file] {
+        let exact = ask(&["--strict", "report", file, "-o", out.to_str().unwrap()]);
+        assert_eq!(exact.code, 0, "{}", exact.err);
+    }
+}
+
+/// A snapshot of memscope's with a trace of which older entries are gone: the page says so, and the peak is not exact.
+#[test]
+fn a_report_says_that_the_trace_is_not_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |name: &str| [&[0x8c, name.len() as u8], name.as_bytes()].concat();
+    let dropped = [&b"}"[..], &key("trace_dropped"), b"K\x05s"].concat();
+    let segments = [&key("segments")[..], b"]", &key("memscope")].concat();
+    let file = folder.path().join("rank0.pickle");
+    fs::write(
+        &file,
+        [&b"\x80\x04}("[..], &segments, &dropped, b"u."].concat(),
+    )
+    .unwrap();
+    let (file, out) = (file.to_str().unwrap(), folder.path().join("reports"));
+    let args = ["report", file, "-o", out.to_str().unwrap()];
+    let strict = ask(&[&["--strict"][..], &args].concat());
+    assert_eq!(strict.code, 11, "{}{}", strict.out, strict.err);
+    let answer = ask(&args);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let page = fs::read_to_string(out.join("latest/report.html")).unwrap();
+    assert!(page.contains("5 older entries of the trace"), "{page}");
+    assert!(!page.contains("Nothing is known that limits them"));
+}
+
+/// Stacks are a reason only where they are shown.
+#[test]
+fn a_difference_of_files_can_be_strict() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rank0.pickle");
+    fs::write(&file, noted("stacks")).unwrap();
+    let args = [
+        "--strict",
+        "diff",
+        file.to_str().unwrap(),
+        file.to_str().unwrap(),
+    ];
+    for (more, code) in [(&[][..], 0), (&["--by", "stack"], 11), (&["--json"], 11)] {
+        let answer = ask(&[&args[..], more].concat());
+        assert_eq!(answer.code, code, "{more:?}: {}{}", answer.out, answer.err);
+    }
+}
+
+/// A pickle of memscope's of which a note limits this kind of numbers.
+fn noted(kind: &str) -> Vec<u8> {
+    common::noted(&[CoverageNote {
+        code: "records_lost".to_owned(),
+        text: "3 records".to_owned(),
+        affects: vec![kind.to_owned()],
+        ..CoverageNote::default()
+    }])
 }
 
 /// Whoever asks for a wrong address needs no other way to attach.

@@ -63,6 +63,23 @@ fn strict_writes_no_file_that_is_not_exact() {
     assert!(file.exists());
 }
 
+/// A report has more in it than the snapshot of a moment that it begins with: peaks, and what happened over time.
+#[test]
+fn a_report_of_a_process_can_be_strict() {
+    for (code, exit) in [("records_lost", 11), ("baseline_read", 0)] {
+        let mut process = fake::noted(4242, 0, &[code]);
+        // Its export is a pickle.
+        process.snapshot = (0, 0, 14);
+        let server = Server::start(FakeDaemon::with([process]));
+        let folder = server.folder.path().join("reports");
+        let path = folder.to_str().unwrap();
+        let answer = server.ctl(&["report", "--pid", "4242", "--strict", "-o", path]);
+        assert_eq!(answer.code, exit, "{code}: {}{}", answer.out, answer.err);
+        let left = std::fs::read_dir(&folder).unwrap().count();
+        assert_eq!(left == 0, exit == 11, "nothing is written");
+    }
+}
+
 /// The number itself says how exactly it is known, and not only a note beneath it.
 #[test]
 fn a_lower_bound_is_called_one_and_a_doubtful_total_is_unknown() {

@@ -246,6 +246,12 @@ class Figures:
         self.blocks = [block for segment in segments for block in segment["blocks"]]
         self.active = [block for block in self.blocks if block["state"] == "active_allocated"]
         self.inactive = [block["size"] for block in self.blocks if block["state"] == "inactive"]
+        # No block reaches over two devices, so the largest of each counts.
+        largest_free = {}
+        for segment in segments:
+            free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
+            largest_free[segment["device"]] = max([largest_free.get(segment["device"], 0), *free])
+        self.largest_free = sum(largest_free.values())
         self.allocated = sum(block["size"] for block in self.active)
         self.reserved = sum(segment["total_size"] for segment in segments)
         self.categories = sums(self.active, titan, "size")
@@ -443,7 +449,7 @@ class Comparison:
             return [[name or "not known", size(total), f"{count:,}"] for name, total, count in rows[:MOST_ROWS]]
 
         free = sum(figures.inactive)
-        scattered = share(free - max(figures.inactive, default=0), free, 1)
+        scattered = share(free - figures.largest_free, free, 1)
         courses = figures.courses
         peak = size(sum(course["requested"][course["peak"]] for course in courses)) if courses else "not known"
         summary = [size(figures.allocated), size(figures.reserved), peak,

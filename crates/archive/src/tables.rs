@@ -127,7 +127,7 @@ table! {
     PeakRow "peaks" {
         /// The process has ended or is not traced any more: these are its last numbers.
         ended: bool,
-        /// Where the process stands: `attached`, `detached`, `exited`, `replaced` or `given_up`.
+        /// Where the process stands: `attached`, `detached`, `exited` or `replaced`.
         state: String,
         /// Ordinal of the device within the process.
         device: i64,

@@ -2,13 +2,13 @@
 
 use memscope_diff::{Block, MatchedBy, Side, compare};
 use memscope_ledger::report::{BlockState, SnapshotReport};
-use memscope_proto::v1::DiffResponse;
+use memscope_proto::v1::{Amount, DiffResponse, GroupDiff};
 
 /// Most groups in one answer, which must stay below gRPC's 4 MiB.
 const MOST_GROUPS: usize = 2000;
 
 /// Compares two snapshots: which blocks came, went and stayed from `a` to `b`. Groups with the largest change of bytes
-/// come first, groups without a change last.
+/// come first, groups without a change last. Of those that find no room, the ones with a change are counted.
 pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
     let matched_by = match image(a) == image(b) {
         true => MatchedBy::Block,
@@ -16,8 +16,10 @@ pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
     };
     let compared = compare(side(a), side(b), matched_by);
     let mut groups = compared.groups;
-    let omitted = groups.len().saturating_sub(MOST_GROUPS);
-    groups.truncate(MOST_GROUPS);
+    let cut = groups.split_off(groups.len().min(MOST_GROUPS));
+    let count = |amount: Option<Amount>| amount.map_or(0, |amount| amount.count);
+    let changed = |group: &&GroupDiff| count(group.came) + count(group.went) > 0;
+    let omitted = cut.iter().filter(changed).count();
     let mut coverage = a.coverage.clone();
     let new = b.coverage.iter().filter(|note| !a.coverage.contains(note));
     coverage.extend(new.cloned());

@@ -2,7 +2,9 @@
 //!
 //! Owns: lifetimes and levels. They are computed backwards from the state at `as_of` and forwards
 //! through the trace. Refuses: rounded sizes, which the trace does not have. Bytes here are requested
-//! bytes; where those are not known (blocks from before the attach) they are the block's rounded bytes.
+//! bytes; where those are not known (blocks from before the attach, and those of which only the report came) they are the
+//! block's rounded bytes. Where an entry was only reported, those of segments are missing too, so that reserved bytes are
+//! known at `as_of` only.
 //!
 //! Without loss, the levels are exact. After a loss they stay plausible: a block whose free was not
 //! seen ends where its address is handed out again, or at `as_of` if the state does not have it any more, and is
@@ -12,7 +14,7 @@ use crate::belonging::Belonging;
 use crate::private_pool::Pool;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotTrace};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How the life of a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +76,22 @@ pub(crate) struct History {
     pub(crate) steps: Vec<LevelStep>,
     /// For each device, the moment from which on its levels are known.
     pub(crate) from_ns: BTreeMap<i32, u64>,
+    /// Devices whose reserved bytes are known at the end only.
+    pub(crate) reserved_at_end: BTreeSet<i32>,
+    /// The moment of the snapshot.
+    pub(crate) as_of_ns: u64,
 }
 
 impl History {
     pub(crate) fn of(report: &SnapshotReport) -> History {
-        let mut history = History::default();
+        let mut history = History {
+            as_of_ns: report.as_of.boot_ns,
+            ..History::default()
+        };
         for entry in &report.trace {
+            if entry.reported {
+                history.reserved_at_end.insert(entry.device);
+            }
             let from = history.from_ns.entry(entry.device).or_insert(u64::MAX);
             *from = entry.time_ns.min(*from);
         }
@@ -249,7 +261,7 @@ fn life(entry: &SnapshotTrace, pool: Pool) -> Life {
         stream: entry.stream,
         addr: entry.addr,
         size: entry.size,
-        requested: true,
+        requested: !entry.reported,
         born_known: false,
         in_trace: false,
         born_ns: entry.time_ns,

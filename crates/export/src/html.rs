@@ -6,8 +6,8 @@
 //! # Bounds
 //!
 //! The largest [`MOST_BLOCKS`] blocks are drawn over time. The others are drawn as one band, which is the difference to
-//! the allocated bytes. Levels keep every change if there are at most [`MOST_POINTS`]; otherwise they keep the lowest
-//! and the highest of each interval, so that peaks are exact. Segments are written, the largest first, up to
+//! the allocated bytes. Levels keep every change if there are at most [`MOST_POINTS`]; otherwise they keep of each
+//! interval the lowest and the highest allocated bytes and the highest reserved bytes, so that peaks are exact. Segments are written, the largest first, up to
 //! [`MOST_MAPPED`] blocks in all. The page says how many of how many are drawn. Totals have no bound: they are computed
 //! here over every segment and every block, whether it is drawn or not.
 
@@ -132,6 +132,8 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
         let of_device = levels.get(device).map_or(&[][..], Vec::as_slice);
         let points = thinned(of_device);
         number(out, "levels_seen", of_device.len() as u64)?;
+        out.key("reserved_at_end")?;
+        out.flag(history.reserved_at_end.contains(device))?;
         out.key("levels")?;
         columns(out, &points, |point| [point.0 - zero, point.1, point.2])?;
         let here = order
@@ -192,19 +194,20 @@ fn levels(history: &History) -> HashMap<i32, Vec<Point>> {
     }
 }
 
-/// Reduces points to at most [`MOST_POINTS`]: cuts them into stretches and keeps of each the first, the last, and those
-/// with the lowest and the highest allocated bytes.
+/// Reduces points to at most [`MOST_POINTS`]: cuts them into stretches and keeps of each the first, the last, those with
+/// the lowest and the highest allocated bytes, and the one with the highest reserved bytes.
 fn thinned(points: &[Point]) -> Vec<Point> {
     if points.len() <= MOST_POINTS {
         return points.to_vec();
     }
     let mut kept = Vec::with_capacity(MOST_POINTS);
-    for stretch in points.chunks(points.len().div_ceil(MOST_POINTS / 4)) {
+    for stretch in points.chunks(points.len().div_ceil(MOST_POINTS / 5)) {
         let by_level = |at: &usize| stretch.get(*at).map(|point| point.1);
         let mut at = [
             Some(0),
             (0..stretch.len()).min_by_key(by_level),
             (0..stretch.len()).max_by_key(by_level),
+            (0..stretch.len()).max_by_key(|at| stretch.get(*at).map(|point| point.2)),
             Some(stretch.len() - 1),
         ];
         at.sort_unstable();

@@ -12,7 +12,7 @@ pub(crate) struct Holder {
     pub(crate) pool: Option<Pool>,
 }
 
-/// New levels of a holder at a moment, in bytes. `None` means that this level has not changed.
+/// New levels of a holder at a moment, in bytes. `None` means that this level has not changed, or is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelChange {
     pub(crate) time_ns: u64,
@@ -116,6 +116,9 @@ impl<'a> Levels<'a> {
                     continue;
                 };
                 let (allocated, reserved) = std::mem::take(&mut level.changed);
+                let of = self.holders.get(holder).map(|holder| holder.device);
+                let at_end = of.is_some_and(|of| self.history.reserved_at_end.contains(&of));
+                let reserved = reserved && (!at_end || step.time_ns >= self.history.as_of_ns);
                 // A level can be below zero only after a loss.
                 let positive = |level| u64::try_from(level).unwrap_or(0);
                 tell(LevelChange {

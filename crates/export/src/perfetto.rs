@@ -143,7 +143,18 @@ fn said<W: Write>(trace: &mut Packets<'_, W>, left_out: &LeftOut) -> io::Result<
     let track = trace.process_track();
     let mut event = TrackEvent::named("memscope", "snapshot");
     event.note("memscope", env!("CARGO_PKG_VERSION"));
-    event.note("allocated", "in requested bytes, from the trace");
+    if report.trace.iter().any(|entry| entry.reported) {
+        event.note(
+            "allocated",
+            "from the trace, which has rounded bytes where only the report of a call came",
+        );
+        event.note(
+            "reserved",
+            "known at the end only where a device's trace has such calls: those for segments are not seen",
+        );
+    } else {
+        event.note("allocated", "in requested bytes, from the trace");
+    }
     event.number("lost_records", report.process.lost_records);
     event.number("trace_entries_no_longer_kept", report.trace_dropped);
     let unseen = report.segments.iter().filter(|segment| !segment.seen);

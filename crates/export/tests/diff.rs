@@ -157,3 +157,20 @@ fn nothing_between_a_snapshot_and_itself() {
         assert_eq!(device.reserved_before_bytes, device.reserved_after_bytes);
     }
 }
+
+/// Only groups in which something changed are told as left out.
+#[test]
+fn what_has_not_changed_is_not_left_out() {
+    let mut before = report();
+    before.segments.truncate(1);
+    let addr = before.segments[0].addr;
+    let sized = |class: u64| block(addr + class * 4096, 512 * class, None, BlockState::Active);
+    before.segments[0].blocks = (1..=2_500).map(sized).collect();
+    let mut after = before.clone();
+    after.segments[0].blocks.push(sized(2_501));
+    let answer = diff(&before, &after);
+    assert_eq!((answer.groups.len(), answer.omitted_groups), (2_000, 0));
+    assert_eq!(of(answer.groups[0].came).count, 1);
+    before.segments[0].blocks.clear();
+    assert_eq!(diff(&before, &after).omitted_groups, 501);
+}

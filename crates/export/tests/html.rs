@@ -4,10 +4,10 @@
 mod common;
 
 use common::course::course;
-use common::{large, report};
+use common::{BASE, entry, large, report};
 use memscope_export::html;
 use memscope_ledger::event::CoverageNote;
-use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
+use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport, SnapshotTrace};
 use memscope_tests::limits::{Met, constant};
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -274,4 +274,67 @@ fn the_script_is_a_script() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// The reserved line keeps its peaks, too, where points are left out.
+#[test]
+fn a_peak_of_reserved_bytes_stays() {
+    use memscope_ledger::event::TraceAction::{SegmentAlloc, SegmentFree};
+    let mut report = report();
+    report.segments.clear();
+    report.trace = (0..20_000u64)
+        .flat_map(|at| {
+            let size = if at == 7_779 { 1 << 40 } else { 1 << 20 };
+            [SegmentAlloc, SegmentFree].map(|action| {
+                let time_ns = 10 + 2 * at + u64::from(action == SegmentFree);
+                SnapshotTrace {
+                    time_ns,
+                    ..entry(action, 0, BASE, size)
+                }
+            })
+        })
+        .collect();
+    report.as_of.boot_ns = 100_000;
+    let (data, _) = read(&report);
+    let device = &data["devices"][0];
+    assert!(device["levels_seen"].as_u64().unwrap() >= 40_000);
+    let reserved = device["levels"][2].as_array().unwrap();
+    assert_eq!(
+        reserved.iter().filter_map(|level| level.as_u64()).max(),
+        Some(1 << 40)
+    );
+}
+
+/// At the level `blocks` the trace has rounded sizes and no segments: reserved bytes are those of the end, and there only.
+#[test]
+fn nothing_is_reserved_before_the_end_where_segments_are_not_seen() {
+    use memscope_ledger::event::TraceAction::{Alloc, FreeCompleted, FreeRequested};
+    let mut report = report();
+    report.segments.truncate(1);
+    report.segments[0].blocks.clear();
+    let at = [(Alloc, 10), (FreeRequested, 20), (FreeCompleted, 20)];
+    report.trace = at
+        .map(|(action, time_ns)| SnapshotTrace {
+            time_ns,
+            reported: true,
+            ..entry(action, 0, BASE, 5 << 30)
+        })
+        .to_vec();
+    report.as_of.boot_ns = 30;
+    let (data, _) = read(&report);
+    let device = &data["devices"][0];
+    assert_eq!(device["reserved_at_end"], true);
+    let level = |row: usize| device["levels"][row].clone();
+    assert_eq!(level(1), serde_json::json!([5u64 << 30, 0, 0]));
+    assert_eq!(level(2), serde_json::json!([0, 0, 20 << 20]));
+    // The flag for a rounded size.
+    assert_eq!(device["blocks"][3][0], 8);
+    for entry in &mut report.trace {
+        entry.reported = false;
+    }
+    let (data, _) = read(&report);
+    let device = &data["devices"][0];
+    assert_eq!(device["reserved_at_end"], false);
+    assert_eq!(device["levels"][2][0], 20 << 20);
+    assert_eq!(device["blocks"][3][0], 0);
 }

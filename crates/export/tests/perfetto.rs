@@ -281,6 +281,32 @@ fn a_segment_that_is_gone_was_of_no_known_pool() {
     );
 }
 
+/// At the level `blocks` entries of segments are missing, so what was reserved is known at the end only.
+#[test]
+fn nothing_is_reserved_before_the_end_where_segments_are_not_seen() {
+    use TraceAction::*;
+    let mut report = report();
+    report.segments.truncate(1);
+    report.segments[0].blocks.clear();
+    let at = [(Alloc, 10), (FreeRequested, 20), (FreeCompleted, 20)];
+    report.trace = at
+        .map(|(action, time_ns)| SnapshotTrace {
+            time_ns,
+            reported: true,
+            ..entry(action, 0, BASE, 5 << 30)
+        })
+        .to_vec();
+    report.as_of.boot_ns = 30;
+    let counters = json!({
+        "device 0 allocated": [(10, 5u64 << 30), (20, 0), (30, 0)],
+        "device 0 reserved": [(30, 20 << 20)],
+    });
+    check(
+        &report,
+        json!({"counters": counters, "live": 0, "blocks": 1, "instants": []}),
+    );
+}
+
 #[test]
 fn every_state_and_action_and_none() {
     check(&report(), json!({}));

@@ -248,8 +248,10 @@ pub struct SnapshotTrace {
     pub device: i32,
     /// Address of the block or segment; for `Oom` the free bytes of the device.
     pub addr: u64,
-    /// Size in bytes, as in `PoolTrace::size`.
+    /// Size in bytes, as in `PoolTrace::size`; where `reported` is set, the rounded size.
     pub size: u64,
+    /// Only the report of the call came, as at the level `blocks`: neither its requested size nor its stream is known.
+    pub reported: bool,
     /// Raw stream.
     pub stream: u64,
     /// Id of the private pool, where it is known.

@@ -126,6 +126,8 @@ pub struct Origin {
     pub generation: Option<u64>,
     /// Moment that the snapshot describes, nanoseconds since 1970.
     pub as_of_unix_ns: Option<u64>,
+    /// Number of older entries of the trace that were not kept any more.
+    pub trace_dropped: Option<u64>,
 }
 
 /// A coverage note that memscope wrote into a snapshot of its own.
@@ -281,7 +283,7 @@ impl<'p> Snapshot<'p> {
     /// Calls `take` with each entry of each device's trace, the oldest first.
     ///
     /// # Errors
-    /// An entry that a block or a segment needs does not say which.
+    /// An entry that a block or a segment needs does not say which, or says one that no device has.
     pub fn entries(&mut self, mut take: impl FnMut(i32, Entry)) -> Result<(), NotASnapshot> {
         let traces = self.list(self.pickle.root(), "device_traces");
         for (device, trace) in (0i32..).zip(traces.unwrap_or(&[])) {
@@ -312,6 +314,9 @@ impl<'p> Snapshot<'p> {
             ),
             Some(_) => (self.need(entry, "addr")?, self.need(entry, "size")?),
         };
+        if action != Some(Action::Oom) && addr.checked_add(size).is_none() {
+            return Err("ends behind the last address".to_owned());
+        }
         let words = self.text(entry, "user_metadata");
         let pool = self.pool(entry, "segment_pool_id");
         Ok(Entry {
@@ -335,6 +340,7 @@ impl<'p> Snapshot<'p> {
             start_ticks: number("start_ticks"),
             generation: number("generation"),
             as_of_unix_ns: number("as_of_unix_ns"),
+            trace_dropped: number("trace_dropped"),
         }
     }
 

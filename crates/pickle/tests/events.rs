@@ -4,7 +4,7 @@
 
 use memscope_ledger::event::{Body, Event, ProcessHandle};
 use memscope_ledger::report::{AsOf, BlockState, SnapshotReport};
-use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_ledger::{Answer, Ledger, LedgerConfig};
 use memscope_pickle::events::{About, Counts, import};
 use memscope_pickle::{NotASnapshot, Pickle};
 use memscope_proto::v1::StatsRequest;
@@ -493,6 +493,60 @@ fn a_snapshot_without_a_trace_is_of_the_moment_of_its_file() {
     assert_eq!(picture(&told), real(&[one]));
 }
 
+/// What memscope wrote beside a snapshot: a file without a trace is of the moment that it says, and what limited the numbers limits them still.
+#[test]
+fn a_snapshot_of_memscopes_keeps_its_moment_and_what_limits_it() {
+    const AS_OF: u64 = 1_700_000_000_000_000_000;
+    let mut one = Allocator::default();
+    one.alloc(3_000_000, 7);
+    let note = |code, text| Dict(vec![("code", Text(code)), ("text", Text(text))]);
+    let written = |trace| {
+        let coverage = List(vec![
+            note("baseline_not_read", "what was there before was not read"),
+            note("imported_snapshot", ""),
+        ]);
+        let memscope = vec![("as_of_unix_ns", Number(AS_OF)), ("coverage", coverage)];
+        let all = vec![
+            ("segments", List(one.segments(0))),
+            ("device_traces", trace),
+            ("memscope", Dict(memscope)),
+        ];
+        told(&pickled(&Dict(all))).unwrap()
+    };
+    let ended_ns = |told: &Told| {
+        let ended = told.events.last().unwrap();
+        assert!(matches!(ended.body, Body::Detached), "{ended:?}");
+        ended.time_ns
+    };
+    let bare = written(List(Vec::new()));
+    assert_eq!((bare.counts.begun_ns, ended_ns(&bare)), (AS_OF - 1, AS_OF));
+    let codes = bare.codes();
+    assert!(
+        !codes.contains(&"import_time_of_file".to_owned()),
+        "{codes:?}"
+    );
+    assert!(codes.contains(&"import_no_trace".to_owned()), "{codes:?}");
+    assert!(codes.contains(&"imported_snapshot".to_owned()), "{codes:?}");
+    let coverage = bare.snapshot().coverage;
+    let notes = memscope_ledger::inexact(Answer::Picture, &coverage);
+    let why: Vec<&str> = notes.iter().map(|note| note.code.as_str()).collect();
+    assert_eq!(why, ["baseline_not_read"]);
+    // It does so at earlier moments, too, such as the peak.
+    let codes = bare.events.iter().map(|event| match &event.body {
+        Body::Coverage(note) => note.code.as_str(),
+        Body::Held(_) => "held",
+        _ => "",
+    });
+    let codes: Vec<&str> = codes.filter(|code| !code.is_empty()).collect();
+    assert_eq!(
+        codes[..3],
+        ["baseline_not_read", "imported_snapshot", "held"]
+    );
+    // The trace ends before the moment of the snapshot.
+    let traced = written(List(vec![one.trace(usize::MAX)]));
+    assert!(traced.counts.begun_ns > AS_OF && ended_ns(&traced) > AS_OF);
+}
+
 #[test]
 fn a_trace_that_contradicts_the_snapshot_is_told_and_the_end_is_right() {
     let mut one = Allocator::default();
@@ -550,6 +604,28 @@ fn segments_that_cannot_be_are_refused() {
     };
     twice.extend(twice.clone());
     assert!(refused(&List(twice)).contains("overlap"));
+    // Undone, this one would join the segment behind its end.
+    let List(mut grows) = segment(0, 4096, 4096, vec![]) else {
+        return;
+    };
+    let Some(Dict(all)) = grows.first_mut() else {
+        return;
+    };
+    all.push(("is_expandable", Bool(true)));
+    let unmap = |size| {
+        let unmap = vec![
+            ("action", Text("segment_unmap")),
+            ("addr", Number(8192)),
+            ("size", Number(size)),
+        ];
+        let traces = List(vec![List(vec![Dict(unmap)])]);
+        Dict(vec![
+            ("segments", List(grows.clone())),
+            ("device_traces", traces),
+        ])
+    };
+    assert!(told(&pickled(&unmap(4096))).is_ok());
+    assert!(refused(&unmap(u64::MAX)).contains("last address"));
 }
 
 /// A hostile file: two thousand blocks have two thousand lists of frames, and every frame is one dictionary of a hundred thousand

@@ -60,6 +60,8 @@ pub(crate) struct Course<'p> {
     of_entry: Vec<Option<usize>>,
     room: Room,
     first: Levels,
+    /// The trace has no entries of segments.
+    without_segments: bool,
     /// Frees of blocks whose size contradicts what was known of them, and blocks that were handed out twice.
     pub(crate) contradictions: u64,
 }
@@ -85,6 +87,7 @@ impl<'p> Course<'p> {
             of_entry: vec![None; entries.len()],
             room: Room::default(),
             first: Levels::default(),
+            without_segments: picture.without_segments,
             contradictions: 0,
         };
         course.follow(&at_end);
@@ -245,6 +248,7 @@ impl<'p> Course<'p> {
         tell(&self, None, &levels);
         let mut peak = (None, levels);
         let mut rounded_peak = (None, levels);
+        let mut reserved_is_known = !self.without_segments && levels.in_use <= levels.reserved;
         // Lives whose end was not recorded end with the entry that shows it.
         let mut silent: Vec<(usize, usize)> = self
             .lives
@@ -289,6 +293,8 @@ impl<'p> Course<'p> {
             if levels.in_use > rounded_peak.1.in_use {
                 rounded_peak = (Some(at), levels);
             }
+            // More than was reserved cannot have been in use: entries of segments are missing.
+            reserved_is_known &= levels.in_use <= levels.reserved;
             tell(&self, Some(at), &levels);
         }
         Walked {
@@ -297,6 +303,7 @@ impl<'p> Course<'p> {
             peak: peak.1,
             rounded_peak_at: rounded_peak.0,
             rounded_peak: rounded_peak.1,
+            reserved_is_known,
         }
     }
 }
@@ -311,6 +318,8 @@ pub(crate) struct Walked<'p> {
     /// The entry after which most was in use, with what the pool rounds up.
     pub(crate) rounded_peak_at: Option<usize>,
     pub(crate) rounded_peak: Levels,
+    /// What was reserved follows from the trace. Otherwise the levels' `reserved` and what is free of it mean nothing.
+    pub(crate) reserved_is_known: bool,
 }
 
 impl Walked<'_> {

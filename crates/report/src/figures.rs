@@ -44,6 +44,8 @@ pub struct Sums {
     pub free: u64,
     /// The largest of them.
     pub largest_free: u64,
+    /// The largest of each device, added up: no block reaches over two devices.
+    pub largest_free_by_device: u64,
     /// Free blocks of more than 100 MiB.
     pub large: u64,
     /// Sum of the sizes of these large free blocks, bytes.
@@ -69,10 +71,11 @@ impl Sums {
         (self.reserved > 0).then(|| 100.0 * self.cache() as f64 / self.reserved as f64)
     }
 
-    /// Share of the free bytes that is not in their largest piece, per cent; `None` where nothing is free.
+    /// Share of the free bytes that is not in the largest free block of its device, per cent; `None` where nothing is free.
     #[must_use]
     pub fn scattered(&self) -> Option<f64> {
-        (self.free > 0).then(|| 100.0 * (1.0 - self.largest_free as f64 / self.free as f64))
+        (self.free > 0)
+            .then(|| 100.0 * (1.0 - self.largest_free_by_device as f64 / self.free as f64))
     }
 
     pub(crate) fn add(&mut self, other: &Sums) {
@@ -82,6 +85,8 @@ impl Sums {
         self.inactive += other.inactive;
         self.free = self.free.saturating_add(other.free);
         self.largest_free = self.largest_free.max(other.largest_free);
+        let by_device = [self.largest_free_by_device, other.largest_free_by_device];
+        self.largest_free_by_device = by_device.into_iter().fold(0, u64::saturating_add);
         self.large += other.large;
         self.large_bytes = self.large_bytes.saturating_add(other.large_bytes);
     }
@@ -96,8 +101,8 @@ pub struct Point {
     pub time_us: Option<u64>,
     /// Bytes that are handed out, as they were asked for.
     pub allocated: u64,
-    /// Bytes of the segments.
-    pub reserved: u64,
+    /// Bytes of the segments, if the trace says them.
+    pub reserved: Option<u64>,
 }
 
 /// The course of one device.
@@ -140,7 +145,7 @@ pub struct Figures {
     pub courses: Vec<DeviceCourse>,
     /// The peak as mosaic counts it; `None` without a trace.
     pub peak: Option<Peak>,
-    /// XProf's profiles, by device.
+    /// XProf's profiles, by device; none of a device of which it is not known what was reserved.
     pub profiles: Vec<(i32, Profile)>,
     /// What limits the figures.
     pub notes: Vec<String>,
@@ -193,7 +198,15 @@ impl Figures {
                 let line = lines.entry(decided.line(life.stack)).or_default();
                 line.1 = line.1.saturating_add(life.requested);
             }
-            courses.push(device_course(&walked, asked_for.points(), &mut decided));
+            courses.push(device_course(&walked, &asked_for, &mut decided));
+            if !walked.reserved_is_known {
+                notes.push(format!(
+                    "What was reserved on device {} before the end is not known: entries of segments are missing in its trace. No line \
+                     is drawn for it, and the device is not in the files for XProf, which are about what is reserved.",
+                    trace.device
+                ));
+                continue;
+            }
             let profile = xprof::profile(&walked, &in_use.kept, &mut decided);
             profiles.push((trace.device, profile));
         }
@@ -228,7 +241,8 @@ impl Figures {
 
 fn sums(picture: &Picture) -> Sums {
     let mut sums = Sums::default();
-    for (_, block) in picture.blocks() {
+    let mut largest: BTreeMap<i32, u64> = BTreeMap::new();
+    for (device, block) in picture.blocks() {
         sums.reserved = sums.reserved.saturating_add(block.size);
         match block.state {
             State::Active => {
@@ -240,6 +254,8 @@ fn sums(picture: &Picture) -> Sums {
                 sums.inactive += 1;
                 sums.free = sums.free.saturating_add(block.size);
                 sums.largest_free = sums.largest_free.max(block.size);
+                let largest = largest.entry(device).or_default();
+                *largest = block.size.max(*largest);
                 if block.size > LARGE {
                     sums.large += 1;
                     sums.large_bytes = sums.large_bytes.saturating_add(block.size);
@@ -247,6 +263,7 @@ fn sums(picture: &Picture) -> Sums {
             }
         }
     }
+    sums.largest_free_by_device = largest.into_values().fold(0, u64::saturating_add);
     sums
 }
 
@@ -265,7 +282,7 @@ fn sizes(picture: &Picture) -> BTreeMap<u32, (u64, u64)> {
 
 fn device_course(
     walked: &Walked<'_>,
-    points: Vec<Point>,
+    sampled: &Sampled,
     decided: &mut Decided<'_>,
 ) -> DeviceCourse {
     let mut categories = Tally::default();
@@ -278,8 +295,8 @@ fn device_course(
     let more = lines.split_off(lines.len().min(MOST_LINES));
     DeviceCourse {
         device: walked.course.device,
-        points,
-        peak: point(walked.peak_at, &walked.peak),
+        points: sampled.points(walked.reserved_is_known),
+        peak: point(walked.peak_at, &walked.peak, walked.reserved_is_known),
         categories: categories.rows(),
         lines,
         more_bytes: more
@@ -288,12 +305,12 @@ fn device_course(
     }
 }
 
-fn point(at: Option<usize>, levels: &Levels) -> Point {
+fn point(at: Option<usize>, levels: &Levels, reserved_is_known: bool) -> Point {
     Point {
         entry: at.map_or(0, |at| at as u64 + 1),
         time_us: levels.time_us,
         allocated: levels.requested,
-        reserved: levels.reserved,
+        reserved: reserved_is_known.then_some(levels.reserved),
     }
 }
 
@@ -327,8 +344,9 @@ impl Sampled {
         self.in_stretch = (self.in_stretch + 1) % self.stretch;
     }
 
-    fn points(&self) -> Vec<Point> {
+    fn points(&self, reserved_is_known: bool) -> Vec<Point> {
         let kept = self.kept.iter();
-        kept.map(|(at, levels)| point(*at, levels)).collect()
+        kept.map(|(at, levels)| point(*at, levels, reserved_is_known))
+            .collect()
     }
 }

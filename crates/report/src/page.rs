@@ -76,7 +76,7 @@ pub(crate) fn page(report: &Report) -> String {
                     tr { td { "Free blocks" } td.n { (grouped(sums.inactive)) } }
                     tr { td { "Free bytes" } td.n { (bytes(sums.free)) } }
                     tr { td { "Largest free block" } td.n { (bytes(sums.largest_free)) } }
-                    tr { td { "Free, but not in the largest free block" } td.n { (percent(sums.scattered())) } }
+                    tr { td { "Free, but not in the largest free block of its device" } td.n { (percent(sums.scattered())) } }
                     tr { td { "Free blocks above 100 MiB" } td.n { (sums.large) ", " (bytes(sums.large_bytes)) } }
                 }
                 @for line in titan::recommendations(&sums) { p { (line) } }
@@ -121,8 +121,8 @@ fn summary(report: &Report) -> Markup {
             @for rank in &report.ranks { (row(&format!("Rank {}", rank.rank), &rank.sums, rank.peak_bytes())) }
             @if report.ranks.len() > 1 { (row("All", &sums, peaks.map(|peaks| peaks.into_iter().fold(0, u64::saturating_add)))) }
         }
-        p.soft { "Efficiency: allocated of reserved. Fragmentation: free bytes that are not in the largest free block. Peak: the most \
-                  that the trace shows, as it was asked for." }
+        p.soft { "Efficiency: allocated of reserved. Fragmentation: free bytes that are not in the largest free block of their \
+                  device. Peak: the most that the trace shows, in bytes that were asked for, where no note below says that they are rounded." }
     }
 }
 
@@ -161,7 +161,7 @@ fn course_of(rank: &Figures, course: &DeviceCourse, several: bool) -> Markup {
     let top = course
         .points
         .iter()
-        .map(|p| p.allocated.max(p.reserved))
+        .map(|p| p.reserved.map_or(p.allocated, |r| r.max(p.allocated)))
         .max();
     let top = top.unwrap_or(0).max(1) as f64;
     let last = course.points.last().map_or(1, |point| point.entry).max(1) as f64;
@@ -169,16 +169,17 @@ fn course_of(rank: &Figures, course: &DeviceCourse, several: bool) -> Markup {
         let x = WIDTH * entry as f64 / last;
         (x, HEIGHT - (HEIGHT - 20.0) * level as f64 / top)
     };
-    let line = |level: fn(&crate::figures::Point) -> u64| {
+    let line = |level: fn(&crate::figures::Point) -> Option<u64>| {
         let mut path = String::new();
-        for point in &course.points {
-            let (x, y) = place(point.entry, level(point));
+        let points = course.points.iter();
+        for (point, level) in points.filter_map(|point| Some((point, level(point)?))) {
+            let (x, y) = place(point.entry, level);
             let word = if path.is_empty() { 'M' } else { 'L' };
             path.push_str(&format!("{word}{x:.1} {y:.1}"));
         }
         path
     };
-    let allocated = line(|point| point.allocated);
+    let allocated = line(|point| Some(point.allocated));
     let first_x = course.points.first().map_or(0.0, |p| place(p.entry, 0).0);
     let last_x = course.points.last().map_or(0.0, |p| place(p.entry, 0).0);
     let area = format!("{allocated}L{last_x:.1} {HEIGHT}L{first_x:.1} {HEIGHT}Z");
@@ -194,20 +195,23 @@ fn course_of(rank: &Figures, course: &DeviceCourse, several: bool) -> Markup {
         p {
             "Peak " b { (bytes(course.peak.allocated)) } " after entry " (grouped(course.peak.entry))
             @if let Some(at) = at { ", " (at) }
-            ", with " (bytes(course.peak.reserved)) " reserved."
+            @if let Some(reserved) = course.peak.reserved { ", with " (bytes(reserved)) " reserved." } @else { "." }
         }
         svg class="course" viewBox=(format!("0 0 {WIDTH} {}", HEIGHT + 20.0)) role="img"
             aria-label=(format!("handed out over the trace, with its peak of {}", bytes(course.peak.allocated))) {
             path class="area" d=(area) {}
             path class="level" d=(allocated) {}
-            path class="over" d=(line(|point| point.reserved)) {}
+            @if course.peak.reserved.is_some() { path class="over" d=(line(|point| point.reserved)) {} }
             line class="axis" x1="0" x2=(WIDTH) y1=(HEIGHT) y2=(HEIGHT) {}
             circle class="a" cx=(format!("{x:.1}")) cy=(format!("{y:.1}")) r="4" {}
             text x="2" y="14" { (bytes(top as u64)) }
             text x="2" y=(HEIGHT + 15.0) { "entry 0" }
             text x=(WIDTH) y=(HEIGHT + 15.0) text-anchor="end" { "entry " (grouped(last as u64)) }
         }
-        p.soft { "The area is what was handed out, the line above it what was reserved." }
+        p.soft {
+            "The area is what was handed out"
+            @if course.peak.reserved.is_some() { ", the line above it what was reserved." } @else { ". What was reserved is not known." }
+        }
         h3 { "At the peak, by category" }
         (rows(&course.categories, "Category", Others::default()))
         h3 { "At the peak, by the program's own line" }
@@ -366,7 +370,7 @@ mod tests {
             entry: 1,
             time_us: None,
             allocated: held,
-            reserved: held,
+            reserved: Some(held),
         };
         let lines = (0..30).map(|line| (format!("line {line}"), (34 << 20, 34 << 20)));
         Figures {

@@ -123,6 +123,8 @@ pub struct Picture {
     pub stacks: Vec<Arc<[Frame]>>,
     /// What limits the numbers, as the file says it.
     pub notes: Vec<String>,
+    /// The traces have no entries of segments, as at the level `blocks`: what was reserved before the end is not known.
+    pub without_segments: bool,
 }
 
 impl Picture {

@@ -244,7 +244,9 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
     courses.truncate(MOST_DRAWN);
     picture(640, |root| {
         let most = courses.iter().flat_map(|(_, course)| &course.points);
-        let most = most.map(|p| p.reserved.max(p.allocated)).max();
+        let most = most
+            .map(|p| p.reserved.map_or(p.allocated, |r| r.max(p.allocated)))
+            .max();
         let Some(most) = most else {
             let said = "There is no trace: the course is not known.";
             return drawn(root.draw(&Text::new(said.to_owned(), (20, 40), text(18, HPos::Left))));
@@ -286,7 +288,7 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
                 let reserved = course
                     .points
                     .iter()
-                    .map(|p| (p.entry as f64, p.reserved as f64));
+                    .filter_map(|p| Some((p.entry as f64, p.reserved? as f64)));
                 let line = LineSeries::new(reserved, COLOURS[1].stroke_width(2));
                 let line = drawn(chart.draw_series(line))?.label("reserved");
                 line.legend(|(x, y)| {

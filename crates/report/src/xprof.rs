@@ -280,15 +280,18 @@ const STATS: [&str; 13] = [
 const ALLOCATION: i64 = 1;
 const DEALLOCATION: i64 = 2;
 
-/// Writes the events of a rank, from which XProf computes a memory profile itself: the plane of the program's threads.
+/// Writes the events of a rank, from which XProf computes a memory profile itself: the plane of the program's threads. Devices of
+/// which it is not known what was reserved are left out; `None` if there is no other.
 #[must_use]
 pub fn space(rank: u64, picture: &Picture, rules: &RuleSets) -> Option<Vec<u8>> {
     let mut decided = Decided::new(picture, rules);
     let mut lines = Vec::new();
     for trace in picture.traces.iter().filter(|t| !t.entries.is_empty()) {
-        let peak = Course::of(picture, trace)
-            .walk(|_, _, _| {})
-            .rounded_peak_at;
+        let walked = Course::of(picture, trace).walk(|_, _, _| {});
+        if !walked.reserved_is_known {
+            continue;
+        }
+        let peak = walked.rounded_peak_at;
         let events = trace.entries.len();
         let every = events.div_ceil(MOST_EVENTS).max(1);
         let mut line = XLine {

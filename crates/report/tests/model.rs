@@ -149,7 +149,7 @@ fn model(changes: &[Change], skipped: usize) -> Model {
         }],
         traces: vec![Trace { device: 0, entries }],
         stacks: stacks(),
-        notes: Vec::new(),
+        ..Picture::default()
     };
     Model {
         picture,
@@ -186,7 +186,7 @@ proptest! {
         prop_assert_eq!(course.peak.allocated, peak);
         let first = model.levels.iter().position(|level| *level == peak).unwrap();
         prop_assert_eq!(course.peak.entry, first as u64);
-        prop_assert_eq!(course.peak.reserved, SEGMENT);
+        prop_assert_eq!(course.peak.reserved, Some(SEGMENT));
         let at_peak: BTreeMap<String, u64> =
             course.categories.iter().map(|row| (row.name.clone(), row.bytes)).collect();
         prop_assert_eq!(&at_peak, &model.at_peak);
@@ -232,6 +232,7 @@ proptest! {
             traces: vec![Trace { device, entries: entries.into_iter().map(entry).collect() }],
             stacks: stacks(),
             notes: vec!["<b>".to_owned()],
+            without_segments: false,
         };
         let rules = RuleSets::new().unwrap();
         let figures = Figures::of(u64::MAX, String::new(), &picture, &rules);
@@ -303,4 +304,99 @@ fn free_pieces_end_where_segments_did() {
         together.contains("\"fragmentation_percent\": 0.0"),
         "{together}"
     );
+}
+
+/// At the level `blocks` a trace has no entries of segments. What was reserved at the end was not there all the time, and nothing is
+/// said of it before.
+#[test]
+fn nothing_is_reserved_where_the_trace_has_no_segments() {
+    const GIB: u64 = 1 << 30;
+    let entry = |action, at: u64| Entry {
+        action,
+        address: BASE + at * 5 * GIB,
+        size: 5 * GIB,
+        time_us: None,
+        stack: None,
+    };
+    let told = |entries: &[Entry], without_segments| {
+        let picture = Picture {
+            segments: vec![Segment {
+                device: 0,
+                address: BASE,
+                size: 2 * GIB,
+                expandable: false,
+                blocks: vec![free(BASE, 2 * GIB)],
+            }],
+            traces: vec![Trace {
+                device: 0,
+                entries: entries.to_vec(),
+            }],
+            without_segments,
+            ..Picture::default()
+        };
+        let rules = RuleSets::new().unwrap();
+        assert!(space(0, &picture, &rules).is_none());
+        let figures = Figures::of(0, String::new(), &picture, &rules);
+        let course = &figures.courses[0];
+        assert!(course.points.iter().all(|point| point.reserved.is_none()));
+        assert_eq!(course.peak.reserved, None);
+        assert_eq!(figures.sums.reserved, 2 * GIB);
+        assert!(figures.notes[0].contains("reserved on device 0"));
+        course.peak.allocated
+    };
+    let all = [
+        entry(Action::Alloc, 0),
+        entry(Action::Alloc, 1),
+        entry(Action::Free, 0),
+        entry(Action::Free, 1),
+    ];
+    // More was handed out than the only segment has: nobody has to say that segments are missing.
+    assert_eq!(told(&all, false), 10 * GIB);
+    let small = [Action::Alloc, Action::Free].map(|action| Entry {
+        size: GIB,
+        ..entry(action, 0)
+    });
+    assert_eq!(told(&small, true), GIB);
+}
+
+/// Each of eight devices has one free block: nothing of it is scattered.
+#[test]
+fn free_blocks_of_several_devices_are_not_scattered() {
+    let segment = |device, sizes: &[u64]| Segment {
+        device,
+        address: BASE,
+        size: sizes.iter().sum(),
+        expandable: false,
+        blocks: sizes.iter().map(|size| free(BASE, *size)).collect(),
+    };
+    let picture = Picture {
+        segments: vec![segment(0, &[1 << 30]), segment(1, &[1 << 30])],
+        ..Picture::default()
+    };
+    let rules = RuleSets::new().unwrap();
+    let mut ranks: Vec<Figures> = (0..4)
+        .map(|rank| Figures::of(rank, String::new(), &picture, &rules))
+        .collect();
+    let page = |ranks: &[Figures]| {
+        let report = Report {
+            name: String::new(),
+            made: String::new(),
+            made_by: String::new(),
+            ranks: ranks.to_vec(),
+            live: None,
+            compared: None,
+        };
+        let files = files(&report).unwrap();
+        let page = files.into_iter().find(|file| file.0 == "report.html");
+        String::from_utf8(page.unwrap().1).unwrap()
+    };
+    let row = "Free, but not in the largest free block of its device</td><td class=\"n\">";
+    assert!(page(&ranks).contains(&format!("{row}0.0 %")));
+    // The half of what is free on one device more is in smaller blocks than the largest there.
+    let picture = Picture {
+        segments: vec![segment(0, &[2 << 30, 1 << 30, 1 << 30, 4 << 30])],
+        ..Picture::default()
+    };
+    ranks.push(Figures::of(4, String::new(), &picture, &rules));
+    assert!(page(&ranks).contains(&format!("{row}25.0 %")));
 }

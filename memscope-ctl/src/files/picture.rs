@@ -3,6 +3,7 @@
 use super::error::FileError;
 use super::kept::MOST_IN_ALL;
 use super::viz::note;
+use crate::units::grouped;
 use memscope_pickle::{Pickle, Snapshot, Stacks, Value};
 use memscope_proto::v1::CoverageNote;
 use memscope_report::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
@@ -49,7 +50,19 @@ pub(super) fn of_pickle(pickle: &Pickle) -> Result<(Picture, Vec<CoverageNote>),
         }
     })?;
     picture.stacks = stacks.all;
-    let notes: Vec<CoverageNote> = snapshot.notes().into_iter().map(note).collect();
+    let mut notes: Vec<CoverageNote> = snapshot.notes().into_iter().map(note).collect();
+    picture.without_segments = notes.iter().any(|note| note.code == "level_blocks");
+    if let Some(dropped @ 1..) = snapshot.origin().trace_dropped {
+        notes.push(CoverageNote {
+            code: "trace_dropped".to_owned(),
+            text: format!(
+                "{} older entries of the trace are no longer kept: course and peak begin after them",
+                grouped(dropped)
+            ),
+            affects: vec!["history".to_owned()],
+            lower_bound: true,
+        });
+    }
     picture.notes = notes.iter().map(|note| note.text.clone()).collect();
     Ok((picture, notes))
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+use memscope_proto::v1::CoverageNote;
 use memscope_rpc::fake::{self, FakeDaemon};
 use memscope_rpc::{Exporter, Identify, ListenOptions, Listener, ServeOptions, serve};
 use std::io::Write;
@@ -95,9 +96,12 @@ impl Drop for Server {
     }
 }
 
-/// An "export" whose bytes say how long the trace is. For a process with 13 entries it fails.
+/// An "export" whose bytes say how long the trace is. For a process with 13 entries it fails. For one with 14 it is a pickle.
 pub fn exporter() -> Exporter {
     Arc::new(|report, out: &mut dyn Write, tell| {
+        if report.trace.len() == 14 {
+            return out.write_all(&noted(&report.coverage));
+        }
         out.write_all(&[0x80, 4])?;
         for part in 0..50_000 {
             tell(part, 50_000);
@@ -108,6 +112,27 @@ pub fn exporter() -> Exporter {
         }
         writeln!(out, "{}", report.trace.len())
     })
+}
+
+/// A pickle of memscope's without segments, with these notes.
+pub fn noted(notes: &[CoverageNote]) -> Vec<u8> {
+    let text = |text: &str| [&[0x8c, text.len() as u8], text.as_bytes()].concat();
+    let note = |note: &CoverageNote| {
+        let kinds: Vec<u8> = note.affects.iter().flat_map(|kind| text(kind)).collect();
+        let affects = [&text("affects")[..], b"](", &kinds, b"e"].concat();
+        let said = [
+            text("code"),
+            text(&note.code),
+            text("text"),
+            text(&note.text),
+        ]
+        .concat();
+        [&b"}("[..], &said, &affects, b"u"].concat()
+    };
+    let notes: Vec<u8> = notes.iter().flat_map(note).collect();
+    let notes = [&b"}"[..], &text("coverage"), b"](", &notes, b"es"].concat();
+    let segments = [&text("segments")[..], b"]", &text("memscope")].concat();
+    [&b"\x80\x04}("[..], &segments, &notes, b"u."].concat()
 }
 
 /// Output and exit code of the program.

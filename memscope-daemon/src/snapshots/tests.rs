@@ -69,6 +69,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
             device: 0,
             addr: n,
             size: 1,
+            reported: false,
             stream: 0,
             pool: None,
             time_ns: n,

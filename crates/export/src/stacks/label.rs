@@ -1,5 +1,6 @@
 //! The labels that frames have in the formats of other tools.
 
+use super::marked::{END, MARK};
 use memscope_ledger::report::{Frame, FrameKind, Stack};
 
 /// Stands for a name that is not known.
@@ -102,7 +103,8 @@ pub fn why_missing(stack: &Stack) -> String {
     format!("[{}]", clean(why))
 }
 
-/// Text from a process, in which characters that would break a line, a terminal or a document are escaped.
+/// Text from a process, in which characters that would break a line, a terminal or a document are escaped, and those that mark
+/// frames of a flame graph.
 #[must_use]
 pub fn clean(text: &str) -> String {
     escape(text, |_| false)
@@ -122,7 +124,8 @@ fn escape(text: &str, mut also: impl FnMut(char) -> bool) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         let also = also(c);
-        if also || c.is_control() || turns(c) || matches!(c, '\u{fffe}' | '\u{ffff}') {
+        let no_character = matches!(c, '\u{fffe}' | '\u{ffff}' | MARK | END);
+        if also || c.is_control() || turns(c) || no_character {
             safe.extend(c.escape_unicode());
         } else {
             safe.push(c);
@@ -181,6 +184,10 @@ mod tests {
             (
                 frame(Python, "a;b\nc", "x\u{202e}y", 1),
                 "a;b\\u{a}c (x\\u{202e}y:1)",
+            ),
+            (
+                frame(Python, "f", "a\u{e000}7\u{e001}b", 1),
+                "f (a\\u{e000}7\\u{e001}b:1)",
             ),
             (
                 frame(Native, "c10::f()", "/l/libc10.so", 0),

@@ -9,11 +9,11 @@
 
 use std::io::Write;
 
-/// Stands before a frame's number in its label. No name in a program contains this or [`END`]: they are characters
-/// without a meaning (private use).
-const MARK: char = '\u{E000}';
+/// Stands before a frame's number in its label. It and [`END`] are characters without a meaning (private use); where a name
+/// or a path has them all the same, `label` escapes them.
+pub(super) const MARK: char = '\u{E000}';
 /// Stands behind the number.
-const END: char = '\u{E001}';
+pub(super) const END: char = '\u{E001}';
 
 /// A label without its mark.
 pub(super) fn unmarked(marked: &str) -> &str {

@@ -139,7 +139,7 @@ function drawLevels(canvas, data, device, range) {
     else context.moveTo(x, y(column.reserved));
     drawn = true;
   });
-  context.stroke();
+  if (!device.reserved_at_end) context.stroke();
   context.lineWidth = 1;
   if (drawn) {
     axes(view, top, range, data, colours);

@@ -11,7 +11,7 @@ function tiles(device, data) {
     ["of it whole segments", bytesText(idle)],
     ["Largest free block", bytesText(largest)],
     ["Fragmentation", free ? `${((1 - largest / free) * 100).toFixed(1)} %` : "none"],
-    ["Peak in the trace (requested)", data.lost_records ? "not known: records were lost" : device.from < data.as_of ? bytesText(peak) : "not known"],
+    [`Peak in the trace (${device.reserved_at_end ? "rounded" : "requested"})`, data.lost_records ? "not known: records were lost" : device.from < data.as_of ? bytesText(peak) : "not known"],
   ];
   const shown = device.segments.reduce((sum, segment) => sum + segment.blocks[0].length, 0);
   const bytes = device.segments.reduce((sum, segment) => sum + segment.size, 0);

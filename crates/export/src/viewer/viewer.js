@@ -28,6 +28,7 @@ function header() {
   const limits = [...data.notes];
   if (data.lost_records) limits.unshift(`${countText(data.lost_records, "record was", "records were")} lost: the course over time has gaps.`);
   if (data.trace_dropped) limits.unshift(`${countText(data.trace_dropped, "older trace entry is", "older trace entries are")} no longer kept: the course begins after them.`);
+  if (data.devices.some((device) => device.reserved_at_end)) limits.unshift("Of some calls only the report came: their sizes are rounded, and as those for segments are not seen, no line is drawn for what was reserved.");
   if (limits.length) {
     by("limits").hidden = false;
     by("limits").querySelector("summary").textContent = `What limits these numbers (${limits.length})`;
@@ -48,7 +49,7 @@ function numbers(device) {
     element("dd", value, box);
   }
   by("segments").setAttribute("aria-label", `Map of segments. ${drawn} ${rows.map((row) => row.join(" ")).join(", ")}`);
-  by("levels").setAttribute("aria-label", `Allocated bytes over time, at most ${bytesText(peak)} requested; reserved at the end ${bytesText(reserved)}`);
+  by("levels").setAttribute("aria-label", `Allocated bytes over time, at most ${bytesText(peak)}${device.reserved_at_end ? "" : " requested"}; reserved at the end ${bytesText(reserved)}`);
   by("segments-how").textContent = `In order of address, wrapped like text. Fragmentation is the part of the free room that is not in the largest free block. ${drawn}`;
   const shown = device.addresses.length;
   const hidden = device.blocks_seen - shown;
@@ -202,7 +203,7 @@ function step(by) {
 function listen() {
   overTime(by("levels"), (event, part) => {
     const column = drawn.levels?.columns[Math.floor(part * (drawn.levels.columns.length - 1))];
-    by("said-levels").textContent = column?.known ? `${momentText(data, column.time)}: ${bytesText(column.high)} allocated, ${bytesText(column.reserved)} reserved` : "not known: before the trace";
+    by("said-levels").textContent = column?.known ? `${momentText(data, column.time)}: ${bytesText(column.high)} allocated${state.device.reserved_at_end ? "" : `, ${bytesText(column.reserved)} reserved`}` : "not known: before the trace";
   }, () => { by("said-levels").textContent = ""; }, {});
   overTime(by("blocks"), (event) => {
     const { ids, width, height, ratio } = drawn.blocks ?? {};

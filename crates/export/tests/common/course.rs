@@ -47,6 +47,7 @@ impl Device {
             device: self.ordinal,
             addr,
             size,
+            reported: false,
             stream: self.stream,
             pool: Some(self.pool),
             time_ns,

@@ -51,6 +51,7 @@ pub fn entry(action: TraceAction, device: i32, addr: u64, size: u64) -> Snapshot
         device,
         addr,
         size,
+        reported: false,
         stream: 0,
         pool: None,
         time_ns: 5,

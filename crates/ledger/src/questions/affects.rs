@@ -170,7 +170,10 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             Effect::at_least(&[Totals, Blocks, Driver, Growth]),
         ),
         // Memory was short, and a part of what was known was given up.
-        (&["trace_shed"], Effect::at_least(&[History])),
+        (
+            &["trace_shed", "trace_dropped"],
+            Effect::at_least(&[History]),
+        ),
         (&["history_shed"], Effect::either_way(&[History, Growth])),
         (&["given_up"], Effect::either_way(&Affects::ALL)),
         (

@@ -54,6 +54,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             device,
             addr: entry.addr,
             size: entry.size,
+            reported: entry.reported,
             stream: entry.stream,
             pool: entry.pool,
             time_ns: entry.time_ns,

@@ -28,7 +28,7 @@ const LONGEST_NAME: usize = 1024;
 pub struct About<'a> {
     /// Name of the file, which stands for the process's name.
     pub name: &'a str,
-    /// When the file was written, nanoseconds since 1970: the moment of a snapshot that has no times of its own.
+    /// When the file was written, nanoseconds since 1970: the moment of a snapshot that says no time itself.
     pub written_ns: u64,
 }
 
@@ -60,6 +60,8 @@ pub fn import<E: From<NotASnapshot>>(
     let first_ns = firsts.map(|entry| entry.time_ns).filter(|ns| *ns > 0).min();
     let annotated_ns = snapshot.annotations.first().map(|one| one.time_ns);
     let first_ns = first_ns.into_iter().chain(annotated_ns).min();
+    let as_of_ns = snapshot.origin.as_of_unix_ns.filter(|ns| *ns > 0);
+    let first_ns = first_ns.or(as_of_ns);
     let begun_ns = first_ns
         .unwrap_or(about.written_ns)
         .saturating_sub(1)
@@ -91,6 +93,7 @@ pub fn import<E: From<NotASnapshot>>(
             text,
         }))?;
     }
+    log.now_ns = log.now_ns.max(as_of_ns.unwrap_or(0));
     log.tell(Body::Detached)?;
     Ok(counts)
 }
@@ -245,7 +248,15 @@ impl<E> Log<'_, E> {
         self.tell(Body::Allocator(Box::new(AllocatorFacts {
             devices: last.map_or(0, |(ordinal, _)| ordinal.unsigned_abs() + 1),
             settings: snapshot.settings.clone(),
-        })))
+        })))?;
+        // What limited the numbers when memscope wrote the file limits them at each moment of it.
+        for note in &snapshot.notes {
+            self.tell(Body::Coverage(CoverageNote {
+                code: note.code.clone(),
+                text: note.text.clone(),
+            }))?;
+        }
+        Ok(())
     }
 
     /// The identity of a stack, of which the ledger is told if it is new.

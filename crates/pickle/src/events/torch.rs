@@ -2,7 +2,7 @@
 
 use crate::once::Once;
 use crate::reader::{Pickle, Value};
-use crate::snapshot::{Action, NotASnapshot, Origin, Segment};
+use crate::snapshot::{Action, NotASnapshot, Note, Origin, Segment};
 use memscope_ledger::event::AllocatorSettings;
 use std::collections::BTreeMap;
 
@@ -51,6 +51,8 @@ pub(super) struct Snapshot {
     pub(super) settings: Option<AllocatorSettings>,
     pub(super) expandable: bool,
     pub(super) origin: Origin,
+    /// What limits the numbers, as memscope wrote it.
+    pub(super) notes: Vec<Note>,
     /// Number of entries without a time of their own, and of those whose time is before that of the entry before them.
     pub(super) untimed: u64,
     pub(super) moved: u64,
@@ -64,6 +66,7 @@ impl Snapshot {
         let mut read = crate::Snapshot::of(pickle)?;
         let mut snapshot = Snapshot {
             origin: read.origin(),
+            notes: read.notes(),
             ..Snapshot::default()
         };
         for segment in read.segments()? {

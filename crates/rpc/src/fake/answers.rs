@@ -542,6 +542,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                 device: 0,
                 addr: 0x7f00_0000_0000 + entry * 512,
                 size: 512,
+                reported: false,
                 stream: 0,
                 pool: None,
                 time_ns: entry,

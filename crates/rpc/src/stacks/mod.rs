@@ -16,6 +16,8 @@ use memscope_proto::v1;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
     pub(crate) view: View,
+    /// The answer has the numbers of all metrics, whichever is shown first.
+    of_all_metrics: bool,
     device: Option<i32>,
     at: Option<Moment>,
     from: Option<Moment>,
@@ -37,6 +39,7 @@ impl Question {
         }
         Ok(Question {
             view,
+            of_all_metrics: false,
             device: wire.device,
             at,
             from,
@@ -46,6 +49,7 @@ impl Question {
     /// Kind of the answer, by which coverage notes are judged.
     pub(crate) fn kind(self) -> memscope_ledger::Answer {
         match self.view.metric {
+            _ if self.of_all_metrics => memscope_ledger::Answer::StacksOverTime,
             Metric::Peak | Metric::Allocated => memscope_ledger::Answer::StacksOverTime,
             Metric::Live | Metric::Growth => memscope_ledger::Answer::Stacks,
         }
@@ -135,13 +139,17 @@ fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Reads the question of an export of stacks. `differences`: whether the format can show a comparison.
+/// Reads the question of an export of stacks. `differences`: whether the format can show a comparison; one that cannot has all
+/// metrics in it.
 pub(crate) fn exported(
     differences: bool,
     request: &v1::ExportRequest,
     (at, from): (Option<Moment>, Option<Moment>),
 ) -> Result<Question, Refusal> {
-    let question = Question::new(request.view, at, from)?;
+    let question = Question {
+        of_all_metrics: !differences,
+        ..Question::new(request.view, at, from)?
+    };
     if !request.differential {
         return Ok(question);
     }
@@ -204,6 +212,17 @@ mod tests {
         let mut other = before;
         other.process.facts.start_ticks += 1;
         assert!(word(in_order(&now, &other)).contains("another one"));
+    }
+
+    /// A profile has the peak and all allocations in it, also where live blocks are shown first. A flame graph has one metric.
+    #[test]
+    fn an_export_depends_on_every_metric_that_it_has() {
+        use memscope_ledger::Answer;
+        for (differences, kind) in [(true, Answer::Stacks), (false, Answer::StacksOverTime)] {
+            let request = v1::ExportRequest::default();
+            let asked = exported(differences, &request, (None, None)).unwrap();
+            assert_eq!(asked.kind(), kind);
+        }
     }
 
     #[test]

@@ -144,7 +144,12 @@ impl Diff {
             .filter(|note| !before.coverage.contains(note));
         coverage.extend(new.cloned());
         if session.global.strict {
-            crate::failure::not_exact(&coverage, &["totals", "blocks"])?;
+            let has_stacks = self.by == DiffBy::Stack || session.global.json;
+            let kinds: &[&str] = match has_stacks {
+                true => &["totals", "blocks", "stacks"],
+                false => &["totals", "blocks"],
+            };
+            crate::failure::not_exact(&coverage, kinds)?;
         }
         let diff = FilesDiff {
             from: FileFacts::of(&before),

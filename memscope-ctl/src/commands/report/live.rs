@@ -12,8 +12,12 @@ use std::path::Path;
 /// Most rows that are asked for.
 const MOST_ROWS: u32 = 200;
 
-/// Takes a snapshot of a process, by way of a file in this folder.
-pub(super) async fn picture(client: &Client, pid: u32, folder: &Path) -> Result<Picture, Failure> {
+/// Takes a snapshot of a process, by way of a file in this folder, and what limits its numbers.
+pub(super) async fn picture(
+    client: &Client,
+    pid: u32,
+    folder: &Path,
+) -> Result<(Picture, Vec<v1::CoverageNote>), Failure> {
     let path = folder.join("snapshot.pickle");
     let mut target = Target::open(Some(&path))?;
     let question = v1::ExportRequest {
@@ -23,9 +27,7 @@ pub(super) async fn picture(client: &Client, pid: u32, folder: &Path) -> Result<
     };
     export(client, question, &mut target).await?;
     target.finish()?;
-    // The daemon has judged it already.
-    let (picture, _) = files::picture(&path).await?;
-    Ok(picture)
+    files::picture(&path).await
 }
 
 /// Asks what the memory of a process is for, and what leaks.

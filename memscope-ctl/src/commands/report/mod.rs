@@ -19,6 +19,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most files on one side of a report.
 const MOST_FILES: usize = 4096;
+/// Kinds of numbers of which a report consists.
+const KINDS: [&str; 6] = [
+    "totals", "blocks", "layout", "segments", "history", "stacks",
+];
 
 /// Write a report that one sends on: a page, plots, and what other analysers make of the same memory.
 ///
@@ -139,7 +143,11 @@ impl Report {
         let pid = client.choose(self.pid).await?;
         progress.now("taking a snapshot".to_owned());
         let room = private_folder()?;
-        let picture = live::picture(&client, pid, room.path()).await?;
+        let (picture, notes) = live::picture(&client, pid, room.path()).await?;
+        if session.global.strict {
+            // The daemon has judged the snapshot by what it has of the moment alone.
+            not_exact(&notes, &KINDS)?;
+        }
         progress.now("asking what leaks".to_owned());
         let live = live::answers(&client, pid).await?;
         let source = match &session.global.recording {
@@ -188,7 +196,7 @@ async fn of_files(
         progress.now(format!("reading file {} of {}", place + 1, files.len()));
         let (picture, notes) = files::picture(path).await?;
         if strict {
-            not_exact(&notes, &["totals", "blocks"])?;
+            not_exact(&notes, &KINDS)?;
         }
         if let Some(folder) = folder
             && let Some(space) = memscope_report::space(rank, &picture, rules)
@@ -208,7 +216,7 @@ fn space_name(rank: u64) -> String {
 }
 
 fn space_of(rank: &Figures) -> Option<String> {
-    (!rank.courses.is_empty()).then(|| space_name(rank.rank))
+    (!rank.profiles.is_empty()).then(|| space_name(rank.rank))
 }
 
 fn now_ns() -> u64 {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 /// Words by which torchtitan's analyzer finds the part of a path that names the run.
 const WORDS: [&str; 3] = ["lbs", "batch", "iteration"];
-/// Most characters of a name.
-const MOST_NAME: usize = 80;
+/// Most bytes of a name. A folder's name has at most 255, and the time and a number stand beside it.
+const MOST_NAME: usize = 200;
 
 /// A name that can be a folder's: what is no letter, digit, `.`, `-` or `_` becomes `_`.
 pub(super) fn safe(name: &str) -> String {
@@ -14,9 +14,12 @@ pub(super) fn safe(name: &str) -> String {
         true => char,
         false => '_',
     };
-    let name: String = name.chars().take(MOST_NAME).map(fine).collect();
+    let name: String = name.chars().map(fine).collect();
     let name = name.trim_start_matches('.');
-    match name {
+    match name
+        .get(..name.floor_char_boundary(MOST_NAME))
+        .unwrap_or_default()
+    {
         "" => "report".to_owned(),
         name => name.to_owned(),
     }
@@ -74,6 +77,13 @@ mod tests {
                 "{name:?}"
             );
         }
+    }
+
+    /// Names of files are limited in bytes, and a character may have several of them.
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        assert_eq!(safe(&"漢".repeat(100)), "漢".repeat(MOST_NAME / 3));
+        assert_eq!(safe(&"a".repeat(1000)).len(), MOST_NAME);
     }
 
     #[test]

@@ -238,17 +238,7 @@ async fn a_process_that_was_given_up_is_not_asked_for_again() {
         processes: BTreeMap::new(),
         batch: Batch::default(),
     };
-    let refused = |word: &'static str| {
-        let mut source = tonic::Status::failed_precondition("it took too much");
-        let word = tonic::metadata::MetadataValue::from_static(word);
-        source
-            .metadata_mut()
-            .insert(memscope_proto::ERROR_CODE, word);
-        Err(DaemonError::Refused {
-            question: "stats",
-            source: Box::new(source),
-        })
-    };
+    let refused = |word| Err(DaemonError::refused("stats", word));
     // Another reason may pass, and so may this one of a process that still runs.
     for (ended, word) in [(true, "not_exact"), (false, "given_up")] {
         let taken = maker.take(5, Seen::default(), ended, refused(word));

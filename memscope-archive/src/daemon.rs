@@ -50,6 +50,20 @@ impl DaemonError {
         matches!(self, DaemonError::Refused { source, .. } if source.code() == Code::NotFound)
     }
 
+    /// A question that was refused with this error code.
+    #[cfg(test)]
+    pub fn refused(question: &'static str, word: &'static str) -> DaemonError {
+        let mut source = Status::failed_precondition("it is refused");
+        let word = tonic::metadata::MetadataValue::from_static(word);
+        source
+            .metadata_mut()
+            .insert(memscope_proto::ERROR_CODE, word);
+        DaemonError::Refused {
+            question,
+            source: Box::new(source),
+        }
+    }
+
     /// Whether the daemon has given up the process, because it took too much of the daemon's memory.
     #[must_use]
     pub fn is_given_up(&self) -> bool {

@@ -36,5 +36,6 @@ pub use error::HeapError;
 pub use graph::MOST_OBJECTS;
 pub use pages::MOST_READ;
 pub use reading::read;
-pub use telling::{MOST_BYTES, MOST_HELD, MOST_HOLDERS, MOST_USES};
+pub use telling::{MOST_BYTES, MOST_HELD, MOST_HOLDERS};
+pub use uses::MOST_USES;
 pub use ways::{MOST_STEPS, Steps, Ways};

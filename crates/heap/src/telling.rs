@@ -19,8 +19,6 @@ const MANY: u64 = 64;
 /// Steps from an element of a container to a tensor that are looked at.
 const STEPS: usize = 4;
 
-/// Most uses in an answer. [`Reading::uses_left_out`] counts those beyond.
-pub const MOST_USES: usize = 150_000;
 /// Most bytes that the holders of an answer have, with the names of types and modules, and as many that its uses have. Names of modules and
 /// attributes may be long. What is beyond counts as beyond the most holders or uses.
 pub const MOST_BYTES: usize = 12 << 20;

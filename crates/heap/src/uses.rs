@@ -17,8 +17,9 @@ use crate::heap::Heap;
 use crate::objects::{Found, Label};
 use crate::pages::ByAddress;
 use crate::shapes::{Kind, Part};
-use crate::telling::MOST_USES;
 
+/// Most uses in an answer. [`crate::Reading::uses_left_out`] counts those beyond.
+pub const MOST_USES: usize = 150_000;
 /// How deep tensors in tensors, and containers in the state of an optimizer, are looked at.
 const DEEPEST: u32 = 5;
 /// The attributes of a parameter in which Megatron keeps its gradient, and the copy of it that the optimizer changes.

@@ -799,7 +799,7 @@ class DiffResponse(_message.Message):
     to_unix_ns: _builtins.int
     """The second."""
     omitted_groups: _builtins.int
-    """Groups left out."""
+    """Groups with a change that were left out."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceDiff]:
         """By device."""

@@ -3,8 +3,8 @@
 //! Owns: lifetimes and levels. They are computed backwards from the state at `as_of` and forwards
 //! through the trace. Refuses: rounded sizes, which the trace does not have. Bytes here are requested
 //! bytes; where those are not known (blocks from before the attach, and those of which only the report came) they are the
-//! block's rounded bytes. Where an entry was only reported, those of segments are missing too, so that reserved bytes are
-//! known at `as_of` only.
+//! block's rounded bytes. At the level `blocks` no entry tells a requested size, and those of segments are missing, so that
+//! reserved bytes are known at `as_of` only.
 //!
 //! Without loss, the levels are exact. After a loss they stay plausible: a block whose free was not
 //! seen ends where its address is handed out again, or at `as_of` if the state does not have it any more, and is
@@ -88,8 +88,9 @@ impl History {
             as_of_ns: report.as_of.boot_ns,
             ..History::default()
         };
+        let blocks = only_blocks(report);
         for entry in &report.trace {
-            if entry.reported {
+            if blocks {
                 history.reserved_at_end.insert(entry.device);
             }
             let from = history.from_ns.entry(entry.device).or_insert(u64::MAX);
@@ -107,9 +108,10 @@ impl History {
 
     fn live_through(&mut self, report: &SnapshotReport, belonging: &Belonging) {
         let mut open: HashMap<(i32, u64), usize> = HashMap::new();
+        let blocks = only_blocks(report);
         for (at, entry) in report.trace.iter().enumerate() {
             let key = (entry.device, entry.addr);
-            let life = |entry| life(entry, belonging.pool(at, entry));
+            let life = |entry| life(entry, belonging.pool(at, entry), blocks);
             match entry.action {
                 TraceAction::Alloc => {
                     if let Some(index) = open.insert(key, self.lives.len()) {
@@ -254,14 +256,23 @@ fn signed(bytes: u64) -> i64 {
         .unwrap_or(0)
 }
 
-fn life(entry: &SnapshotTrace, pool: Pool) -> Life {
+/// Whether the process was followed at the level `blocks`, of which the entries tell neither segments nor requested sizes. An import says it
+/// by the same note.
+pub(crate) fn only_blocks(report: &SnapshotReport) -> bool {
+    report
+        .coverage
+        .iter()
+        .any(|note| note.code == "level_blocks")
+}
+
+fn life(entry: &SnapshotTrace, pool: Pool, blocks: bool) -> Life {
     Life {
         device: entry.device,
         pool,
         stream: entry.stream,
         addr: entry.addr,
         size: entry.size,
-        requested: !entry.reported,
+        requested: !entry.reported && !blocks,
         born_known: false,
         in_trace: false,
         born_ns: entry.time_ns,

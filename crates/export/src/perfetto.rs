@@ -143,14 +143,11 @@ fn said<W: Write>(trace: &mut Packets<'_, W>, left_out: &LeftOut) -> io::Result<
     let track = trace.process_track();
     let mut event = TrackEvent::named("memscope", "snapshot");
     event.note("memscope", env!("CARGO_PKG_VERSION"));
-    if report.trace.iter().any(|entry| entry.reported) {
-        event.note(
-            "allocated",
-            "from the trace, which has rounded bytes where only the report of a call came",
-        );
+    if crate::history::only_blocks(report) {
+        event.note("allocated", "in rounded bytes, from the trace");
         event.note(
             "reserved",
-            "known at the end only where a device's trace has such calls: those for segments are not seen",
+            "known at the end only: at the level blocks, calls for segments are not seen",
         );
     } else {
         event.note("allocated", "in requested bytes, from the trace");

@@ -320,6 +320,10 @@ fn nothing_is_reserved_before_the_end_where_segments_are_not_seen() {
             ..entry(action, 0, BASE, 5 << 30)
         })
         .to_vec();
+    report.coverage.push(memscope_proto::v1::CoverageNote {
+        code: "level_blocks".to_owned(),
+        ..Default::default()
+    });
     report.as_of.boot_ns = 30;
     let (data, _) = read(&report);
     let device = &data["devices"][0];
@@ -332,6 +336,18 @@ fn nothing_is_reserved_before_the_end_where_segments_are_not_seen() {
     for entry in &mut report.trace {
         entry.reported = false;
     }
+    // An import has the note and no such entries.
+    let (data, _) = read(&report);
+    let device = &data["devices"][0];
+    assert_eq!(device["reserved_at_end"], true);
+    assert_eq!(device["blocks"][3][0], 8);
+    // At another level a call of which only the report came takes the line from nothing.
+    report.coverage.clear();
+    report.trace[0].reported = true;
+    let (data, _) = read(&report);
+    assert_eq!(data["devices"][0]["reserved_at_end"], false);
+    assert_eq!(data["devices"][0]["blocks"][3][0], 8);
+    report.trace[0].reported = false;
     let (data, _) = read(&report);
     let device = &data["devices"][0];
     assert_eq!(device["reserved_at_end"], false);

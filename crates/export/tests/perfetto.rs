@@ -296,6 +296,10 @@ fn nothing_is_reserved_before_the_end_where_segments_are_not_seen() {
             ..entry(action, 0, BASE, 5 << 30)
         })
         .to_vec();
+    report.coverage.push(memscope_proto::v1::CoverageNote {
+        code: "level_blocks".to_owned(),
+        ..Default::default()
+    });
     report.as_of.boot_ns = 30;
     let counters = json!({
         "device 0 allocated": [(10, 5u64 << 30), (20, 0), (30, 0)],

@@ -747,6 +747,22 @@ fn blocks_outlive_steps_and_not_single_ticks() {
     assert_eq!(found, [(0x2000, 3)]);
 }
 
+/// Another loop of the program takes over: the number of steps lags for a tick, and then jumps.
+#[test]
+fn what_is_freed_in_its_step_outlives_none_where_another_line_takes_over() {
+    let mut told = Told::new();
+    for line in [1, 1, 2, 1, 2] {
+        for _ in 0..10 {
+            told.report(0x1000, 512, 1024, StackRef::NotTaken);
+            told.optimizer("Adam", line);
+            told.report(0x1000, -512, 512, StackRef::NotTaken);
+        }
+    }
+    let report = told.steps();
+    assert!(report.summary.unwrap().count > Some(10));
+    assert_eq!(report.survivor_count, 0, "{:?}", report.survivors);
+}
+
 /// Where gradients are accumulated, a step has several backward passes.
 #[test]
 fn blocks_outlive_steps_and_not_single_passes() {

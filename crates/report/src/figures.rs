@@ -188,6 +188,12 @@ impl Figures {
                     trace.device, course.contradictions
                 ));
             }
+            let why = match course.contradictions {
+                0 => "entries of segments are missing in its trace",
+                _ => {
+                    "its trace has more in use than was reserved, as ends of blocks or entries of segments are missing"
+                }
+            };
             let mut asked_for = Sampled::new(trace.entries.len(), |levels| levels.requested);
             let mut in_use = Sampled::new(trace.entries.len(), |levels| levels.in_use);
             let walked = course.walk(|_, at, levels| {
@@ -201,7 +207,7 @@ impl Figures {
             courses.push(device_course(&walked, &asked_for, &mut decided));
             if !walked.reserved_is_known {
                 notes.push(format!(
-                    "What was reserved on device {} before the end is not known: entries of segments are missing in its trace. No line \
+                    "What was reserved on device {} before the end is not known: {why}. No line \
                      is drawn for it, and the device is not in the files for XProf, which are about what is reserved.",
                     trace.device
                 ));

@@ -28,7 +28,7 @@ function header() {
   const limits = [...data.notes];
   if (data.lost_records) limits.unshift(`${countText(data.lost_records, "record was", "records were")} lost: the course over time has gaps.`);
   if (data.trace_dropped) limits.unshift(`${countText(data.trace_dropped, "older trace entry is", "older trace entries are")} no longer kept: the course begins after them.`);
-  if (data.devices.some((device) => device.reserved_at_end)) limits.unshift("Of some calls only the report came: their sizes are rounded, and as those for segments are not seen, no line is drawn for what was reserved.");
+  if (data.devices.some((device) => device.reserved_at_end)) limits.unshift("At the level blocks sizes are rounded, and as calls for segments are not seen, no line is drawn for what was reserved.");
   if (limits.length) {
     by("limits").hidden = false;
     by("limits").querySelector("summary").textContent = `What limits these numbers (${limits.length})`;

@@ -82,6 +82,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// Whether its blocks are in the group of stacks with this number.
+    pub(crate) fn is_of_stack(&self, number: usize) -> bool {
+        self.of_stack as usize == number
+    }
+
     fn others(&self) -> Others {
         Others {
             class: self.class,

@@ -110,11 +110,15 @@ impl PoolDevice {
             let reserved = self.reserved.unwrap_or(allocated);
             self.series
                 .note(time_ns, allocated, reserved, allocs, frees);
-            if !std::mem::replace(&mut self.level_known, true) {
-                // What was there before the attach has not come in this step.
-                self.step.begin_at(allocated, reserved);
-            }
+            self.level_from(allocated, reserved);
             self.step.note(allocated, reserved, allocs, frees);
+        }
+    }
+
+    /// Takes the level at which the step began, if none was known. What was there before the attach has not come in this step.
+    pub(crate) fn level_from(&mut self, allocated: u64, reserved: u64) {
+        if !std::mem::replace(&mut self.level_known, true) {
+            self.step.begin_at(allocated, reserved);
         }
     }
 

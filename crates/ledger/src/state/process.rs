@@ -114,6 +114,8 @@ impl Process {
     pub(crate) fn restored(&mut self) {
         self.stacks.index_contents();
         self.groups.restored();
+        let now = self.steps.coming();
+        self.steps.survivors.not_after(now);
     }
 
     /// Takes in what NVML says of one of its devices.

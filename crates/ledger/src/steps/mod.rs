@@ -90,6 +90,9 @@ pub(crate) struct Steps {
     /// The levels since the end of the last row are of several steps: of all until a pattern was recognised in them. They make no row.
     #[serde(default)]
     is_mixed: bool,
+    /// What [`Steps::coming`] was before the last tick. It is used within the event of that tick only.
+    #[serde(skip)]
+    came_as: u64,
 }
 
 /// What a mark means for steps.
@@ -136,6 +139,11 @@ impl Steps {
     /// What has come before the step with this number ([`Steps::coming`]) has outlived its step, now that a tick has ended a step. Where
     /// it has ended none, nothing new is below the number.
     pub(crate) fn outlived(&self) -> Option<u64> {
+        if self.has_lines() && !self.ranges {
+            // The number of steps may lag and then jump, where other lines of the program make the ticks. What came since the last tick
+            // has a number of before the jump, and has outlived nothing.
+            return Some(self.windows().min(self.came_as));
+        }
         if self.source != StepSource::Backward {
             return Some(self.windows());
         }
@@ -260,6 +268,7 @@ impl Steps {
     }
 
     fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
+        self.came_as = self.told.count() + 1;
         let known = self
             .keys
             .iter()

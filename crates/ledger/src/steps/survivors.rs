@@ -124,6 +124,13 @@ impl Survivors {
         (waiting + self.found.capacity() * size_of::<Survivor>()) as u64
     }
 
+    /// Has none wait that came in a step after this one: checkpoints of older versions counted ticks, which may be more.
+    pub(crate) fn not_after(&mut self, step: u64) {
+        for one in &mut self.waiting {
+            one.step = one.step.min(step);
+        }
+    }
+
     /// Step `step` has ended: finds the blocks of earlier steps that still live.
     pub(crate) fn end(&mut self, step: u64, blocks: &Blocks) {
         let due = self.waiting.partition_point(|one| one.step < step);

@@ -62,10 +62,12 @@ impl View<'_> {
         let parts_of = |key: &StackKey| explained.get(key).map_or(&[][..], Vec::as_slice);
         let rests: Vec<Row> = candidates
             .iter()
-            .map(|(_, all)| {
+            .map(|(number, all)| {
                 let mut row = self.judge.row(&all.floor, &all.steps);
                 let parts = parts_of(&all.key).iter();
-                for group in parts.filter_map(|part| by_number.get(part)) {
+                // A group that began when there was no room for its stack is not in the stack's row.
+                let parts = parts.filter_map(|part| by_number.get(part));
+                for group in parts.filter(|group| group.is_of_stack(*number)) {
                     row.without(&self.judge.row(&group.floor, &group.steps), units(group));
                 }
                 // Blocks that replaced blocks of the same size from before the attach are no growth.

@@ -67,12 +67,19 @@ impl Deferred {
             return;
         }
         let queue = self.held.entry(held.trace.allocator).or_default();
-        let mut gone = (queue.len() >= HELD + ASKED).then_some(0);
-        if gone.is_none() && held.only_asks() {
+        let is_full = queue.len() >= HELD + ASKED;
+        let gone = if held.only_asks() {
             let mut asked = (0..queue.len()).filter(|at| queue[*at].only_asks());
             let oldest = asked.next();
-            gone = oldest.filter(|_| 1 + asked.count() >= ASKED);
-        }
+            if is_full && oldest.is_none() {
+                // It takes no place of an entry of memory.
+                self.asked_before += 1;
+                return;
+            }
+            oldest.filter(|_| is_full || 1 + asked.count() >= ASKED)
+        } else {
+            is_full.then_some(0)
+        };
         let gone = gone.and_then(|at| queue.remove(at));
         queue.push_back(held);
         if let Some(gone) = gone {

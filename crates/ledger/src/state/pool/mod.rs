@@ -95,6 +95,10 @@ impl Pool {
         self.settle(scene, report.device, report.total_allocated);
         let device = scene.devices.pool(report.device);
         device.set_reserved(report.total_reserved);
+        // The first report tells the level before itself as well.
+        let change = report.size.saturating_neg();
+        let before = report.total_allocated.saturating_add_signed(change);
+        device.level_from(before, report.total_reserved);
         device.note_level(scene.time_ns, came, went);
     }
 

@@ -213,15 +213,19 @@ mod tests {
     /// The rank that is looked for may be the one that is not there any more.
     #[test]
     fn a_rank_that_ended_while_the_others_run_is_shown() {
-        let others = (1..8).map(|rank| member(rank, 10, (100, None)));
-        let beside = others.clone().chain([member(0, 9, (100, Some(500)))]);
-        assert_eq!(of(vec![beside.collect()]).members.len(), 8);
-        // All ranks of its machine have ended.
-        let alone = vec![member(0, 9, (100, Some(500)))];
-        assert_eq!(of(vec![others.clone().collect(), alone]).members.len(), 8);
+        let on = |node: &str, member: Member| (node.to_owned(), member);
+        let left = |node: &str, ended: Member| {
+            let others = (1..8).map(|rank| on("a", member(rank, 10, (100, None))));
+            let mut members: Vec<(String, Member)> = others.chain([on(node, ended)]).collect();
+            leave_out_earlier(&mut members);
+            members.len()
+        };
+        assert_eq!(left("a", member(0, 9, (100, Some(500)))), 8);
+        assert_eq!(left("a", member(0, 9, (10, Some(50)))), 7);
+        // All ranks of its machine have ended, whose clock is another.
+        assert_eq!(left("b", member(0, 9, (10, Some(50)))), 8);
         // Another one has its number by now.
-        let twice = vec![member(1, 9, (100, Some(500)))];
-        assert_eq!(of(vec![others.collect(), twice]).members.len(), 7);
+        assert_eq!(left("b", member(1, 9, (100, Some(500)))), 7);
     }
 
     #[test]

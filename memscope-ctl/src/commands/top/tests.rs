@@ -478,15 +478,6 @@ fn a_pause_freezes_what_is_shown_and_looks_back() {
 /// An address may be another block's by the time when somebody asks about it.
 #[test]
 fn in_a_pause_another_block_is_not_explained_in_place_of_the_one_that_is_shown() {
-    let mut model = Model::new(options(), now(0));
-    settle(&mut model, &TWO, now(0));
-    press(&mut model, "3", now(1));
-    settle(&mut model, &TWO, now(1));
-    press(&mut model, " \n", now(2));
-    let due = model.due(now(60_000));
-    let why = due.iter().find(|ask| matches!(ask, Ask::Why(..)));
-    let why = why.unwrap().clone();
-    assert_eq!(why, Ask::Why(41, 4096, None));
     let answer = |category: &str| {
         Box::new(Answer::Owners(v1::OwnersResponse {
             explained: vec![v1::OwnerExplained {
@@ -501,11 +492,22 @@ fn in_a_pause_another_block_is_not_explained_in_place_of_the_one_that_is_shown()
             ..v1::OwnersResponse::default()
         }))
     };
-    model.heard(Heard::Answer(why.clone(), answer("weights")), now(60_000));
-    let text = screen(&mut model, 80, 24, now(60_000));
+    let shown = |category: &str| {
+        let mut model = Model::new(options(), now(0));
+        settle(&mut model, &TWO, now(0));
+        press(&mut model, "3", now(1));
+        settle(&mut model, &TWO, now(1));
+        press(&mut model, " \n", now(2));
+        let due = model.due(now(60_000));
+        let why = due.into_iter().find(|ask| matches!(ask, Ask::Why(..)));
+        let why = why.unwrap();
+        assert_eq!(why, Ask::Why(41, 4096, None));
+        model.heard(Heard::Answer(why, answer(category)), now(60_000));
+        screen(&mut model, 80, 24, now(60_000))
+    };
+    let text = shown("weights");
     assert!(text.contains("a module has it"), "{text}");
-    model.heard(Heard::Answer(why, answer("activations")), now(120_000));
-    let text = screen(&mut model, 80, 24, now(120_000));
+    let text = shown("activations");
     assert!(
         text.contains("what is there now is for something else"),
         "{text}"

@@ -264,7 +264,12 @@ fn subcommands(help: &str) -> Vec<String> {
 }
 
 /// Options of programs that are not ours, by the beginnings of the pieces of code that name them.
-const OF_OTHERS: [&str; 3] = ["strip --strip-all", "--pid=host", "sudo systemctl "];
+const OF_OTHERS: [&str; 4] = [
+    "strip --strip-all",
+    "--pid=host",
+    "--cgroupns=host",
+    "sudo systemctl ",
+];
 
 #[test]
 fn options_that_the_text_mentions_exist() {

@@ -257,12 +257,23 @@ fn signed(bytes: u64) -> i64 {
 }
 
 /// Whether the process was followed at the level `blocks`, of which the entries tell neither segments nor requested sizes. An import says it
-/// by the same note.
+/// by the same note. A level that fell after the attach, as where the library of PyTorch turned out to be stripped, has no note.
 pub(crate) fn only_blocks(report: &SnapshotReport) -> bool {
-    report
-        .coverage
-        .iter()
-        .any(|note| note.code == "level_blocks")
+    let of_segment = |entry: &SnapshotTrace| {
+        matches!(
+            entry.action,
+            TraceAction::SegmentAlloc
+                | TraceAction::SegmentMap
+                | TraceAction::SegmentFree
+                | TraceAction::SegmentUnmap
+        )
+    };
+    if report.trace.iter().any(of_segment) {
+        return false;
+    }
+    let mut notes = report.coverage.iter();
+    notes.any(|note| note.code == "level_blocks")
+        || (!report.trace.is_empty() && report.trace.iter().all(|entry| entry.reported))
 }
 
 fn life(entry: &SnapshotTrace, pool: Pool, blocks: bool) -> Life {

@@ -333,6 +333,11 @@ fn nothing_is_reserved_before_the_end_where_segments_are_not_seen() {
     assert_eq!(level(2), serde_json::json!([0, 0, 20 << 20]));
     // The flag for a rounded size.
     assert_eq!(device["blocks"][3][0], 8);
+    // A level that fell after the attach has no note.
+    let notes = std::mem::take(&mut report.coverage);
+    let (data, _) = read(&report);
+    assert_eq!(data["devices"][0]["reserved_at_end"], true);
+    report.coverage = notes;
     for entry in &mut report.trace {
         entry.reported = false;
     }

@@ -15,7 +15,8 @@ use crate::shapes::Class;
 
 /// Tensors that are looked at to learn where they keep what.
 const SAMPLE: usize = 4096;
-/// Tensors that are looked at for one whose memory is a block, where none of the sample is, and the number of such tensors that is enough.
+/// Tensors that are looked at for some whose memory is a block, or that have a gradient or a graph, where few of the sample are, and the
+/// number of such tensors that is enough.
 const LOOKED_AT: usize = 1 << 17;
 const ENOUGH_VOTES: usize = 16;
 /// Bytes of a node of the graph that are looked at, if its true size is not known.
@@ -98,7 +99,20 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             }
         }
         self.torch.storage_at = first_of_most(&votes);
-        self.learn_autograd(&tensors);
+        let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
+        for tensor in &tensors {
+            self.vote_for_autograd(*tensor, &mut votes);
+        }
+        // And so may few that have a gradient or a graph, among many that have none.
+        for object in all.iter().take(LOOKED_AT) {
+            if votes.values().sum::<usize>() >= ENOUGH_VOTES {
+                break;
+            }
+            if let Some(tensor) = self.made(*object) {
+                self.vote_for_autograd(tensor, &mut votes);
+            }
+        }
+        self.torch.grad_fn_at = first_of_most(&votes).map(|(at, _)| at);
     }
 
     /// Votes for the places of the storage in a tensor, and of the data in a storage, that lead to a block.
@@ -167,33 +181,28 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         is_pointer(meta).then_some(meta)
     }
 
-    fn learn_autograd(&mut self, tensors: &[u64]) {
-        let mut votes: HashMap<(u64, u64), usize> = HashMap::new();
-        for tensor in tensors {
-            let Some(meta) = self.autograd_of(*tensor) else {
-                continue;
-            };
-            for at in (16..160).step_by(8) {
-                let word = |heap: &mut Self, at: u64| heap.pages.word(meta + at).unwrap_or(0);
-                let gradient = word(self, at - 8);
-                if self.is_tensor(gradient) {
-                    *votes.entry((at, 0)).or_default() += 1;
-                }
-                let (node, counts) = (word(self, at), word(self, at + 8));
-                if !self.is_shared(node, counts) {
-                    continue;
-                }
-                // What gathers the gradient of a tensor that no node made is kept behind the node.
-                let at = match self.class(node) {
-                    Some(class) if &*class.name == "AccumulateGrad" => {
-                        at - self.words_of_pointer() * 8
-                    }
-                    _ => at,
-                };
+    /// Votes for the place of the graph in autograd's knowledge of a tensor.
+    fn vote_for_autograd(&mut self, tensor: u64, votes: &mut HashMap<(u64, u64), usize>) {
+        let Some(meta) = self.autograd_of(tensor) else {
+            return;
+        };
+        for at in (16..160).step_by(8) {
+            let word = |heap: &mut Self, at: u64| heap.pages.word(meta + at).unwrap_or(0);
+            let gradient = word(self, at - 8);
+            if self.is_tensor(gradient) {
                 *votes.entry((at, 0)).or_default() += 1;
             }
+            let (node, counts) = (word(self, at), word(self, at + 8));
+            if !self.is_shared(node, counts) {
+                continue;
+            }
+            // What gathers the gradient of a tensor that no node made is kept behind the node.
+            let at = match self.class(node) {
+                Some(class) if &*class.name == "AccumulateGrad" => at - self.words_of_pointer() * 8,
+                _ => at,
+            };
+            *votes.entry((at, 0)).or_default() += 1;
         }
-        self.torch.grad_fn_at = first_of_most(&votes).map(|(at, _)| at);
     }
 
     /// Whether a shared pointer with these counts leads to this node and keeps it alive. A weak one may lead to memory that has something

@@ -188,11 +188,10 @@ impl Figures {
                     trace.device, course.contradictions
                 ));
             }
-            let why = match course.contradictions {
-                0 => "entries of segments are missing in its trace",
-                _ => {
-                    "its trace has more in use than was reserved, as ends of blocks or entries of segments are missing"
-                }
+            let why = if picture.without_segments || course.contradictions == 0 {
+                "entries of segments are missing in its trace"
+            } else {
+                "its trace has more in use than was reserved, as ends of blocks or entries of segments are missing"
             };
             let mut asked_for = Sampled::new(trace.entries.len(), |levels| levels.requested);
             let mut in_use = Sampled::new(trace.entries.len(), |levels| levels.in_use);

@@ -15,15 +15,16 @@ class Node:
         self.value = torch.zeros(4, device="cuda")
 
 
+# A gradient and some graphs, by which it is known where tensors keep theirs.
+weight = torch.ones(4, device="cuda", requires_grad=True)
+(weight * weight).sum().backward()
+losses = [(weight * number).sum() for number in range(20)]
+
 if sys.argv[1] == "deep":
     head = None
     for _ in range(2_000):
         head = Node(head)
 
-    # A gradient and some graphs, by which it is known where tensors keep theirs.
-    weight = torch.ones(4, device="cuda", requires_grad=True)
-    (weight * weight).sum().backward()
-    losses = [(weight * number).sum() for number in range(20)]
     hidden = torch.ones(4, device="cuda", requires_grad=True)
     for _ in range(3_000):
         hidden = hidden.tanh()

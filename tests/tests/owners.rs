@@ -781,7 +781,15 @@ fn what_is_deep_and_what_is_much_is_answered() {
         started(&daemon, how, command)
     };
     let (program, told) = program_of("deep");
-    let holders = daemon.json(&["holders", "--pid", &program.pid_text(), "--limit", "0"]);
+    let holders = daemon.json(&[
+        "holders",
+        "--timeout",
+        "120",
+        "--pid",
+        &program.pid_text(),
+        "--limit",
+        "0",
+    ]);
     let rows = holders["holders"].as_array().unwrap();
     let blocks = |of: &dyn Fn(&str) -> bool| -> u64 {
         let rows = rows.iter().filter(|row| of(row["path"].as_str().unwrap()));
@@ -812,7 +820,7 @@ fn what_is_deep_and_what_is_much_is_answered() {
     // The names of all uses would take more bytes than an answer of a reader may have.
     let (program, _) = program_of("much");
     // Few of its tensors have a gradient or a graph, and these are found among the others.
-    let holders = daemon.json(&["holders", "--pid", &program.pid_text()]);
+    let holders = daemon.json(&["holders", "--timeout", "120", "--pid", &program.pid_text()]);
     let codes: Vec<&str> = holders["coverage"]
         .as_array()
         .unwrap()
@@ -820,7 +828,7 @@ fn what_is_deep_and_what_is_much_is_answered() {
         .map(|note| note["code"].as_str().unwrap())
         .collect();
     assert!(!codes.contains(&"graphs_unknown"), "{codes:?}");
-    let owners = daemon.json(&["owners", "--pid", &program.pid_text()]);
+    let owners = daemon.json(&["owners", "--timeout", "120", "--pid", &program.pid_text()]);
     let notes = owners["coverage"].as_array().unwrap();
     let codes: Vec<&str> = notes
         .iter()
@@ -829,5 +837,5 @@ fn what_is_deep_and_what_is_much_is_answered() {
     assert!(codes.contains(&"uses_left_out"), "{codes:?}");
     assert!(!codes.contains(&"objects_not_read"), "{codes:?}");
     let (count, _) = category(&owners, "weights");
-    assert!(count > 10_000, "{count}");
+    assert!(count > 5_000, "{count}");
 }

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-NAME = "p" * 100
+NAME = "p" * 400
 
 
 class Node:
@@ -30,7 +30,7 @@ if sys.argv[1] == "deep":
         hidden = hidden.tanh()
 else:
     model = torch.nn.Module()
-    for number in range(40_000):
+    for number in range(10_000):
         parameter = torch.nn.Parameter(torch.empty(1, device="cuda"))
         model.register_parameter(f"{NAME}{number}", parameter)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -160,21 +160,26 @@ async fn what_was_not_heard_is_told_apart_from_what_found_no_room() {
     assert!(!cursor.interrupted);
 }
 
-/// A process that is not listed any more may lack rows in each table that tells of its end.
-#[tokio::test]
-async fn each_table_that_lacks_a_process_says_so() {
-    let daemon = Daemon::that_is_not_there();
-    let node = Node::default();
-    let mut maker = Maker {
-        daemon: &daemon,
-        node: &node,
+/// Makes the first batch of the epoch 2.
+fn maker<'m>(daemon: &'m Daemon, node: &'m Node) -> Maker<'m> {
+    Maker {
+        daemon,
+        node,
         number: 1,
         snapshot_bytes: SNAPSHOT_BYTES,
         epoch: 2,
         now_ns: 1,
         processes: BTreeMap::new(),
         batch: Batch::default(),
-    };
+    }
+}
+
+/// A process that is not listed any more may lack rows in each table that tells of its end.
+#[tokio::test]
+async fn each_table_that_lacks_a_process_says_so() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = maker(&daemon, &node);
     maker.seen_in(2, 5).step = 3;
     maker.seen_in(2, 6).ended = true;
     maker.forgotten();
@@ -228,16 +233,7 @@ async fn findings_of_a_process_that_is_gone_are_over() {
 async fn a_process_that_was_given_up_is_not_asked_for_again() {
     let daemon = Daemon::that_is_not_there();
     let node = Node::default();
-    let mut maker = Maker {
-        daemon: &daemon,
-        node: &node,
-        number: 1,
-        snapshot_bytes: SNAPSHOT_BYTES,
-        epoch: 2,
-        now_ns: 1,
-        processes: BTreeMap::new(),
-        batch: Batch::default(),
-    };
+    let mut maker = maker(&daemon, &node);
     let refused = |word| Err(DaemonError::refused("stats", word));
     // Another reason may pass, and so may this one of a process that still runs.
     for (ended, word) in [(true, "not_exact"), (false, "given_up")] {

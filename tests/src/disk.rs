@@ -20,7 +20,7 @@ impl SmallDisk {
         SmallDisk(folder.to_owned())
     }
 
-    /// The folder.
+    /// The folder at which the disk is mounted.
     pub fn folder(&self) -> &Path {
         &self.0
     }

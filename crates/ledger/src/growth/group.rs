@@ -108,6 +108,16 @@ const fn none() -> u32 {
     NONE
 }
 
+/// Puts a new one at a vacant place, or else at the end. Returns its place.
+fn put<T>(all: &mut Vec<T>, vacant: &mut Vec<u32>, new: T) -> u32 {
+    let place = vacant.pop().unwrap_or(all.len() as u32);
+    match all.get_mut(place as usize) {
+        Some(slot) => *slot = new,
+        None => all.push(new),
+    }
+    place
+}
+
 /// The number that stands for the group of a stack for which there was no room.
 const NO_ROOM: u32 = NONE - 1;
 
@@ -430,18 +440,7 @@ impl Groups {
             steps: Floor::new(&self.ticks),
             left: None,
         };
-        let place = match self.vacant_stacks.pop() {
-            Some(place) => {
-                if let Some(slot) = self.of_stacks.get_mut(place as usize) {
-                    *slot = new;
-                }
-                place
-            }
-            None => {
-                self.of_stacks.push(new);
-                (self.of_stacks.len() - 1) as u32
-            }
-        };
+        let place = put(&mut self.of_stacks, &mut self.vacant_stacks, new);
         self.by_stack.insert(key, place);
         place
     }
@@ -537,18 +536,7 @@ impl Groups {
             left: None,
             touched_ns: time_ns,
         };
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                if let Some(slot) = self.groups.get_mut(place as usize) {
-                    *slot = group;
-                }
-                place
-            }
-            None => {
-                self.groups.push(group);
-                (self.groups.len() - 1) as u32
-            }
-        };
+        let place = put(&mut self.groups, &mut self.vacant, group);
         self.by_key.insert(key, place);
         place
     }

@@ -660,8 +660,8 @@ pub fn is_in_use(dir: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// Directories of the epochs in a journal's directory that have segments and that no daemon is writing now. The one that was written last
-/// comes last.
+/// Directories of the epochs in a journal's directory that have segments and that no daemon is writing now, in the order in which they
+/// were written to last.
 pub fn ended_epochs(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = retain::epochs(dir)?;
     if is_in_use(dir)? {

@@ -64,8 +64,8 @@ fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
 }
 
 /// Leaves out ranks of an earlier run: those that had ended before one that runs was attached on the same machine. A rank that ended later,
-/// as by running out of memory, is of the run whose others wait for it. On a machine on which none runs any more, it is one if no other has
-/// its number.
+/// as by running out of memory, is of the run whose others wait for it. On a machine on which none runs any more, an ended
+/// one stays if no other rank has its number.
 fn leave_out_earlier(members: &mut Vec<(String, Member)>) {
     let running = members
         .iter()

@@ -175,6 +175,37 @@ fn a_stripped_framework() {
     torch.finish();
 }
 
+/// The same where PyTorch is loaded after the attach: the level is known only then, and every answer has the new one.
+#[test]
+fn a_stripped_framework_that_comes_later() {
+    let daemon = Daemon::start();
+    let packages = Packages::new();
+    let whole = sim().site_packages().join("torch/lib/libc10_cuda.so");
+    strip(
+        &whole,
+        &packages.library("libc10_cuda.so"),
+        &["--strip-all"],
+    );
+    let mut command = sim().python("late_agent.py");
+    command.env("PYTHONPATH", packages.0.path());
+    let mut torch = Torch::from_command(command);
+    let pid = torch.pid();
+    daemon.json(&["attach", "--pid", &torch.pid_text(), "--wait"]);
+    assert_eq!(daemon.process(pid).unwrap()["level"], "trace");
+    torch.ask("go");
+    for moment in ["alloc a 1000000", "train 2", "free a"] {
+        let told = torch.ask(moment);
+        let stats = daemon.stats(pid);
+        assert_totals(&stats, &told);
+        for code in ["level_reduced", "level_blocks"] {
+            assert!(coverage(&stats).contains(&code), "{code}: {stats:#}");
+        }
+        assert_eq!(stats["level"], "blocks", "{stats:#}");
+        assert_eq!(daemon.process(pid).unwrap()["level"], "blocks");
+    }
+    torch.finish();
+}
+
 #[test]
 fn a_runtime_inside_an_extension() {
     let daemon = Daemon::start();

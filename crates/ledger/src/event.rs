@@ -525,6 +525,10 @@ pub struct Placement {
     pub pool_seen: bool,
     /// Paths of the libraries with sites.
     pub libraries: Vec<String>,
+    /// The level that is reached from now on; `None` where it is what the attach said. Libraries that are loaded later
+    /// can lack what a level needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<Level>,
 }
 
 /// Something that limits what the numbers mean.

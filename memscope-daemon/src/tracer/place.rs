@@ -149,11 +149,15 @@ impl Tracer {
                 )
             };
         }
+        let level = traced.level;
         if traced.trace != TraceState::Unused {
             traced.level = Level::Trace;
         } else if traced.has_report() {
             traced.level = Level::Blocks;
+        } else if resolved.pytorch && !reads {
+            traced.level = Level::Segments;
         }
+        let other = other || traced.level != level;
         let handle = traced.handle;
         let searching = traced.trace == TraceState::Searching;
         let slot = traced.slot.clone();
@@ -430,6 +434,7 @@ impl Tracer {
             ways: traced.ways(),
             pool_seen,
             libraries: traced.libraries.keys().cloned().collect(),
+            level: Some(traced.level),
         };
         self.append(traced.handle, DaemonRecord::Placed(placement));
     }

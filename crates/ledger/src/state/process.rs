@@ -194,6 +194,7 @@ impl Process {
                 }
                 let paths = placement.libraries.iter().map(String::as_str);
                 self.vendor = self.vendor.or_else(|| Vendor::of_libraries(paths));
+                self.facts.level = placement.level.or(self.facts.level);
                 let followed = self.placement.operators;
                 self.placement = (**placement).clone();
                 self.placement.operators = followed.max(placement.operators);

@@ -55,6 +55,7 @@ fn records() -> Vec<DaemonRecord> {
             ways: vec!["record_trace".to_owned()],
             pool_seen: true,
             libraries: vec!["libc10_cuda.so".to_owned()],
+            level: Some(Level::Blocks),
         }),
         DaemonRecord::Detached,
         DaemonRecord::Exited,

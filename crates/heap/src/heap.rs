@@ -44,8 +44,7 @@ pub(crate) struct Heap<'a, M: ?Sized> {
     pub texts: ByAddress<Option<Box<str>>>,
     /// Elements of a container from which on it is made sure that its table was not moved meanwhile.
     pub moves_from: u64,
-    /// Frames, or up to 3.10 their objects, whose local variables were told with their threads. Nothing else tells them, so that each reference
-    /// counts once.
+    /// Frames, or up to 3.10 their objects, whose local variables were told with their threads, and are not told a second time.
     pub walked: HashSet<u64>,
     /// Whether modules, by their addresses, are the program's own. Like types they are believed to stay what they are.
     pub own_modules: ByAddress<bool>,

@@ -677,7 +677,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// Whether a generator's frame in this state is over. What was in its variables still stands there, but keeps nothing alive.
     fn is_finished(&self, state: u8) -> bool {
         match self.minor {
-            // `FRAME_CLEARED`.
+            // It is `FRAME_CLEARED`, and the smaller numbers are those of generators that wait or run.
             Minor(15..) => state == 5,
             // `FRAME_COMPLETED` and `FRAME_CLEARED`; one that waits has a number below zero.
             Minor(_) => matches!(state, 1 | 4),

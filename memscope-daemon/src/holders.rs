@@ -369,7 +369,7 @@ impl<'r> Way<'r> {
             };
             v1::HolderStep {
                 part: part.clone(),
-                name: step.link.name().unwrap_or_default().to_owned(),
+                name: step.link.name().unwrap_or_default().into_owned(),
                 kind: kind(reading, step.kind),
                 length: step.length,
                 file,

@@ -594,7 +594,7 @@ impl Daemon for Serving {
         if !request.addresses.is_empty() {
             let asked = earlier.as_ref().map_or(&before, |then| &then.snapshot);
             let (asked, addresses) = (Arc::clone(asked), Addresses::new(&request.addresses));
-            if !aside(move || addresses.lie_in_any(&asked)).await? {
+            if !aside(move || addresses.lie_in_any(active(&asked))).await? {
                 return Err(no_such_block(pid, &request.addresses));
             }
         }
@@ -646,7 +646,8 @@ impl Daemon for Serving {
                 .await?
             }
         };
-        aside(move || {
+        let addresses = request.addresses.clone();
+        let (answer, who) = aside(move || {
             // By now the number may be another process's.
             let backward = match runs {
                 true => threads::backward(pid),
@@ -676,7 +677,12 @@ impl Daemon for Serving {
             };
             (answer, after.process.who())
         })
-        .await
+        .await?;
+        // What was freed meanwhile is nothing that is explained, and the answer to another question must not stand for it.
+        if !addresses.is_empty() && answer.explained.is_empty() {
+            return Err(no_such_block(pid, &addresses));
+        }
+        Ok((answer, who))
     }
 
     async fn stacks(

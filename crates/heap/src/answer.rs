@@ -1,5 +1,7 @@
 //! What is asked, and what an answer says.
 
+use std::borrow::Cow;
+
 use memscope_python::Layout;
 use serde::{Deserialize, Serialize};
 
@@ -193,13 +195,11 @@ impl Reading {
 
 impl Link {
     /// The name that it has in the program: of a module, a variable, an attribute, or a key that is text.
-    pub fn name(&self) -> Option<&str> {
+    pub fn name(&self) -> Option<Cow<'_, str>> {
         match self {
-            Link::Attribute(name) | Link::Variable(name) => Some(name),
-            Link::Module { name, .. } | Link::Local { name, .. } => Some(name),
-            Link::Key { shown, is_text } if *is_text => {
-                Some(shown.trim_start_matches('\'').trim_end_matches('\''))
-            }
+            Link::Attribute(name) | Link::Variable(name) => Some(name.into()),
+            Link::Module { name, .. } | Link::Local { name, .. } => Some(name.into()),
+            Link::Key { shown, is_text } if *is_text => Some(unquoted(shown).into()),
             _ => None,
         }
     }
@@ -242,6 +242,28 @@ impl Link {
     }
 }
 
+/// A text as Python writes it: what has a meaning of its own in it stands behind a backslash.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// The text that is written like this.
+fn unquoted(shown: &str) -> String {
+    let inner = shown.strip_prefix('\'').unwrap_or(shown);
+    let mut letters = inner.strip_suffix('\'').unwrap_or(inner).chars();
+    let mut text = String::new();
+    while let Some(letter) = letters.next() {
+        let is_behind = letter == '\\';
+        text.push(
+            is_behind
+                .then(|| letters.next())
+                .flatten()
+                .unwrap_or(letter),
+        );
+    }
+    text
+}
+
 /// What a tensor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Use {
@@ -272,4 +294,22 @@ pub struct Used {
     pub class: u32,
     /// Whether it was the same when it was read for a second time.
     pub is_sure: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_the_name_that_it_has_in_the_program() {
+        for text in [
+            "", "weight", "it's", "'a'", "\\", "\\'", "a\\nb", "'", "\u{fc}\\",
+        ] {
+            let key = Link::Key {
+                shown: quoted(text),
+                is_text: true,
+            };
+            assert_eq!(key.name().as_deref(), Some(text), "{}", quoted(text));
+        }
+    }
 }

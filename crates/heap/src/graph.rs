@@ -102,7 +102,7 @@ impl Graph {
             What::Object => {
                 let number = heap.type_of(target)?;
                 match heap.types[number as usize].kind {
-                    Kind::Leaf | Kind::Weak => return None,
+                    Kind::Leaf => return None,
                     _ => number,
                 }
             }

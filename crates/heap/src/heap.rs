@@ -1,5 +1,7 @@
 //! What is known of an interpreter while its objects are read.
 
+use std::collections::HashSet;
+
 use memscope_memory::Memory;
 use memscope_python::Layout;
 
@@ -42,6 +44,8 @@ pub(crate) struct Heap<'a, M: ?Sized> {
     pub texts: ByAddress<Option<Box<str>>>,
     /// Elements of a container from which on it is made sure that its table was not moved meanwhile.
     pub moves_from: u64,
+    /// Frames, or up to 3.10 their objects, whose local variables were told with their threads, and are not told a second time.
+    pub walked: HashSet<u64>,
     /// Whether modules, by their addresses, are the program's own. Like types they are believed to stay what they are.
     pub own_modules: ByAddress<bool>,
 }
@@ -61,6 +65,7 @@ impl<'a, M: Memory + ?Sized> Heap<'a, M> {
             torch: Torch::default(),
             texts: ByAddress::default(),
             moves_from: MOVES_FROM,
+            walked: HashSet::new(),
             own_modules: ByAddress::default(),
         }
     }

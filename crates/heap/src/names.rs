@@ -6,6 +6,7 @@ use std::io;
 use memscope_memory::Memory;
 use memscope_python::{Code, read_code, read_string};
 
+use crate::answer::quoted;
 use crate::heap::{Heap, Minor};
 use crate::objects::{Found, Label};
 use crate::pages::Pages;
@@ -186,8 +187,4 @@ fn shortened(text: String) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -21,6 +21,10 @@ pub(crate) const TELLS_LITTLE: u32 = 64;
 /// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
 /// only where there is no other.
 const OVER_THE_GRAPH: u32 = 1 << 12;
+/// Where a weak reference has its callback, the only one of its own words that keeps something alive.
+const WEAK_CALLBACK: u64 = 24;
+/// So many bytes before a generator's frame stands in which state it is, in all versions from 3.11 on.
+const FRAME_STATE: u64 = 5;
 /// Objects in a piece of a `deque`.
 const DEQUE_PIECE: u64 = 64;
 
@@ -142,7 +146,12 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         let kind = made.kind;
         object(found, Label::Class, made.class);
         match kind {
-            Kind::Leaf | Kind::Weak => return,
+            Kind::Leaf => return,
+            Kind::Value => {}
+            Kind::Weak => {
+                let callback = self.pages.word(address + WEAK_CALLBACK).unwrap_or(0);
+                object(found, Label::Word(WEAK_CALLBACK as u32), callback);
+            }
             Kind::List => self.settled(address, 24, found, Self::list),
             Kind::Tuple => {
                 let count = self.count(address + 16);
@@ -170,8 +179,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             }
             Kind::Frame => self.frame_object(address, number, found),
             Kind::Generator => {
-                self.generator(address, number, found);
-                self.words_of(address, number, found);
+                let end = self.generator(address, number, found);
+                self.words_until(address, number, end, found);
             }
             Kind::Tensor => {
                 self.tensor(address, found);
@@ -420,6 +429,14 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
                     object(found, Label::Dict, dict);
                 }
             }
+            Attributes::BehindItems(item) => {
+                // The number of items of an `int` has its sign.
+                let count = self.pages.word(address + 16).unwrap_or(0) as i64;
+                let items = count.unsigned_abs().min(MOST_ENTRIES) * u64::from(item);
+                let end = (address + u64::from(size) + items).next_multiple_of(8);
+                let dict = dict(self, end - 8);
+                object(found, Label::Dict, dict);
+            }
             Attributes::Pair => {
                 let dict = dict(self, address - 24);
                 object(found, Label::Dict, dict);
@@ -474,6 +491,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
 
     /// The words of an object that no name is known for, between the header and what is known.
     fn words_of(&mut self, address: u64, number: u32, found: &mut Found) {
+        self.words_until(address, number, u64::MAX, found);
+    }
+
+    /// The same, up to this address.
+    fn words_until(&mut self, address: u64, number: u32, until: u64, found: &mut Found) {
         let Some(made) = self.types.get(number as usize) else {
             return;
         };
@@ -490,6 +512,9 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             _ => 0,
         };
         for offset in (16..end).step_by(8) {
+            if address + u64::from(offset) >= until {
+                return;
+            }
             if offset == weak_at
                 || offset == dict_at
                 || u64::from(offset) == tensor_at
@@ -595,38 +620,67 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             .word(address + if self.minor < Minor(11) { 24 } else { 16 });
         object(found, Label::Word(16), back.unwrap_or(0));
         if self.minor < Minor(11) {
-            let code = self.pages.word(address + 32).unwrap_or(0);
-            let size = self.types.get(number as usize).map_or(0, |made| made.size);
-            if self.is_code(code) && size >= 24 {
-                self.locals(code, address + u64::from(size) - 8, found);
+            if !self.walked.contains(&address) {
+                self.locals_of_frame_object(address, number, found);
             }
             return;
         }
-        if let Some(frame) = self
-            .pages
-            .word(address + 24)
-            .filter(|frame| frame.is_multiple_of(8))
-        {
+        let frame = self.pages.word(address + 24);
+        let Some(frame) = frame.filter(|frame| frame.is_multiple_of(8)) else {
+            return;
+        };
+        // The variables of a generator's frame are told with the generator, which has them.
+        if !self.walked.contains(&frame) && !self.is_of_generator(frame) {
             self.locals_of_frame(frame, found);
         }
     }
 
-    fn generator(&mut self, address: u64, number: u32, found: &mut Found) {
-        if self.minor < Minor(11) {
-            return;
+    /// The local variables of a frame object up to 3.10, which has them itself.
+    pub fn locals_of_frame_object(&mut self, address: u64, number: u32, found: &mut Found) {
+        let code = self.pages.word(address + 32).unwrap_or(0);
+        let size = self.types.get(number as usize).map_or(0, |made| made.size);
+        if self.is_code(code) && size >= 24 {
+            self.locals(code, address + u64::from(size) - 8, found);
         }
+    }
+
+    fn is_of_generator(&mut self, frame: u64) -> bool {
+        let mut told = [0];
+        let at = frame.wrapping_add(u64::from(self.layout.frame.owner));
+        self.pages.bytes(at, &mut told) && told == [self.layout.frame.owner_generator as u8]
+    }
+
+    /// The local variables of a generator or a coroutine. Returns where its own words end.
+    fn generator(&mut self, address: u64, number: u32, found: &mut Found) -> u64 {
         let size = u64::from(self.types.get(number as usize).map_or(0, |made| made.size));
-        let owner = self.layout.frame.owner_generator as u8;
-        for frame in (address + 16..address + size).step_by(8) {
-            let mut told = [0];
-            let at = frame + u64::from(self.layout.frame.owner);
-            if self.code_of_frame(frame).is_some()
-                && self.pages.bytes(at, &mut told)
-                && told == [owner]
-            {
-                self.locals_of_frame(frame, found);
-                return;
+        let end = address + size;
+        if self.minor < Minor(11) {
+            return end;
+        }
+        for frame in (address + 16..end).step_by(8) {
+            if self.code_of_frame(frame).is_none() || !self.is_of_generator(frame) {
+                continue;
             }
+            let mut state = [0];
+            if self.pages.bytes(frame - FRAME_STATE, &mut state) && self.is_finished(state[0]) {
+                return frame;
+            }
+            // The variables of one that runs are told with those of its thread.
+            if !self.walked.contains(&frame) {
+                self.locals_of_frame(frame, found);
+            }
+            break;
+        }
+        end
+    }
+
+    /// Whether a generator's frame in this state is over. What was in its variables still stands there, but keeps nothing alive.
+    fn is_finished(&self, state: u8) -> bool {
+        match self.minor {
+            // It is `FRAME_CLEARED`, and the smaller numbers are those of generators that wait or run.
+            Minor(15..) => state == 5,
+            // `FRAME_COMPLETED` and `FRAME_CLEARED`; one that waits has a number below zero.
+            Minor(_) => matches!(state, 1 | 4),
         }
     }
 }

@@ -36,8 +36,13 @@ const READINGS_OF_STATES: u32 = 5;
 /// further one is twice as long as the one before.
 const MOST_WAITED: Duration = Duration::from_millis(128);
 const FIRST_WAIT: Duration = Duration::from_millis(1);
-/// The outermost functions of threads: a program's file, and what `threading` begins with.
-const BEGINNINGS: [&str; 3] = ["<module>", "_bootstrap", "_bootstrap_inner"];
+/// The outermost functions of threads: a program's file, what `python -m` begins with, and what `threading` does.
+const BEGINNINGS: [&str; 4] = [
+    "<module>",
+    "_run_module_as_main",
+    "_bootstrap",
+    "_bootstrap_inner",
+];
 /// Parts of the paths of files that belong to libraries.
 const PATHS_OF_LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python"];
 
@@ -91,6 +96,7 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// The modules of these interpreters, and the local variables of all frames.
     pub fn seeds(&mut self, memory: &M, runtime: u64, interpreters: &[u64]) -> io::Result<Seeds> {
         let mut seeds = Seeds::new();
+        self.walked.clear();
         for interpreter in interpreters {
             self.modules(*interpreter, &mut seeds);
         }
@@ -106,20 +112,20 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             let frames = self.frames(memory, state.state, is_first, &mut left);
             for (inside, frame) in (0..).zip(frames.iter().rev()) {
                 found.clear();
+                if !self.walked.insert(frame.frame) {
+                    continue;
+                }
                 if self.minor < Minor(11) {
                     if let Some(number) = self.type_of(frame.frame)
                         && self.types[number as usize].kind == Kind::Frame
                     {
-                        self.references(frame.frame, number, &mut found);
+                        self.locals_of_frame_object(frame.frame, number, &mut found);
                     }
                 } else {
                     self.locals_of_frame(frame.frame, &mut found);
                 }
                 let distance = begin + FRAME * DEEPEST_FRAME.min(inside);
-                let locals = found
-                    .iter()
-                    .filter(|reference| matches!(reference.label, Label::Local(..)));
-                seeds.extend(locals.map(|local| (*local, distance)));
+                seeds.extend(found.iter().map(|local| (*local, distance)));
             }
         }
         Ok(seeds)

@@ -9,6 +9,8 @@ use crate::pages::ByAddress;
 pub(crate) enum Kind {
     /// It has none that could lead to a tensor: numbers, text, code.
     Leaf,
+    /// A number or a text of a class whose objects have attributes, which are its references.
+    Value,
     List,
     Tuple,
     Dict,
@@ -21,7 +23,7 @@ pub(crate) enum Kind {
     Type,
     /// It describes an attribute of a class, and refers to the class.
     Descriptor,
-    /// Its references do not keep anything alive.
+    /// A weak reference, which keeps its callback alive and not what it refers to.
     Weak,
     Tensor,
     /// A Python function of the autograd graph, which keeps what it saved in PyTorch's own vectors.
@@ -38,6 +40,8 @@ pub(crate) enum Attributes {
     None,
     /// A dictionary, at this offset.
     At(u32),
+    /// Up to 3.11: a dictionary in the last word of an object whose items have so many bytes.
+    BehindItems(u32),
     /// 3.11: values at −32, a dictionary at −24.
     Pair,
     /// 3.12: at −24 a dictionary, or the values' address less one.

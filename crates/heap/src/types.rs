@@ -10,6 +10,7 @@ use crate::shapes::{Attributes, Kind, Member, Type, Value};
 mod at {
     pub const NAME: u64 = 24;
     pub const BASIC_SIZE: u64 = 32;
+    pub const ITEM_SIZE: u64 = 40;
     pub const FLAGS: u64 = 168;
     pub const WEAK_LIST: u64 = 208;
     pub const MEMBERS: u64 = 240;
@@ -111,8 +112,11 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
             base => self.type_at(base, depth + 1),
         };
         let is_class = flags & flag::HEAP_TYPE != 0;
-        let kind = self.kind(flags, is_class, &name, base);
         let attributes = self.attributes_of(address, flags)?;
+        let kind = match self.kind(flags, is_class, &name, base) {
+            Kind::Leaf if attributes != Attributes::None => Kind::Value,
+            kind => kind,
+        };
         let mut members =
             base.map_or_else(Vec::new, |base| self.types[base as usize].members.clone());
         self.read_members(address, &mut members);
@@ -215,6 +219,13 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         let offset = self.pages.word(address + at::DICT_OFFSET)? as i64;
         Some(match u32::try_from(offset) {
             Ok(offset @ 16..0x10_0000) => Attributes::At(offset),
+            _ if offset == -8 && self.minor < Minor(12) => {
+                let item = self.pages.word(address + at::ITEM_SIZE)?;
+                match u32::try_from(item) {
+                    Ok(item @ 1..=64) => Attributes::BehindItems(item),
+                    _ => Attributes::None,
+                }
+            }
             _ => Attributes::None,
         })
     }

@@ -105,16 +105,18 @@ fn wrong(pid: u32, told: &Value) -> Vec<String> {
                     reading.path(held.holder),
                     format!("{:?}", held.origin),
                     sure,
+                    held.others,
                 )
             }
             None => (
                 "nothing".to_owned(),
                 format!("{:?}", Origin::Outside),
                 false,
+                0,
             ),
         };
         let text = |key: &str| case[key].as_str().unwrap().to_owned();
-        let expected = (text("way"), text("origin"), true);
+        let expected = (text("way"), text("origin"), true, 0);
         if way != expected {
             wrong.push(format!("{}: {way:?}, and not {expected:?}", text("name")));
         }

@@ -63,6 +63,7 @@ fn named(library: &Path, before: impl FnOnce()) -> Vec<Function> {
     before();
     Symbols::default()
         .name(&image.unwrap(), &[offset])
+        .unwrap()
         .remove(0)
         .functions
 }
@@ -123,7 +124,7 @@ fn image(library: &Path) -> (Arc<Image>, u64) {
 }
 
 fn name(symbols: &mut Symbols, (image, address): &(Arc<Image>, u64)) -> String {
-    let mut named = symbols.name(image, &[*address]);
+    let mut named = symbols.name(image, &[*address]).unwrap();
     named.remove(0).functions.pop().unwrap().name
 }
 

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import types
+import weakref
 
 gc.disable()
 cases = []
@@ -76,6 +77,22 @@ class Keyed(dict):
     pass
 
 
+class Pair(tuple):
+    pass
+
+
+class Word(str):
+    pass
+
+
+class Number(int):
+    pass
+
+
+class Raw(bytes):
+    pass
+
+
 Point = collections.namedtuple("Point", "x y")
 
 T = Trainer()
@@ -115,6 +132,16 @@ point = Point(1, new("a named tuple", "__main__.point[1]"))
 listed = Listed([new("a class of lists", "__main__.listed[0]")])
 listed.beside = new("an attribute of a list", "__main__.listed.beside")
 keyed = Keyed(inside=new("a class of dictionaries", "__main__.keyed['inside']"))
+pair = Pair((1, new("a class of tuples", "__main__.pair[1]"), 3))
+pair.beside = new("an attribute of a tuple", "__main__.pair.beside")
+word = Word("word")
+word.beside = new("an attribute of a text", "__main__.word.beside")
+number = Number(2**70)
+number.beside = new("an attribute of a number", "__main__.number.beside")
+negative = Number(-(2**40))
+negative.beside = new("an attribute of a negative number", "__main__.negative.beside")
+raw = Raw(b"some bytes")
+raw.beside = new("an attribute of bytes", "__main__.raw.beside")
 numbers = {i: None for i in range(1000)}
 numbers[500] = new("a large dictionary", "__main__.numbers[500]")
 for i in range(400):
@@ -145,6 +172,19 @@ def hook_that_keeps():
 
 
 hook = hook_that_keeps()
+
+
+def callback_that_keeps():
+    kept = [new("a callback of a weak reference", "__main__.weak.__callback__.<closure>.kept[0]")]
+    return weakref.ref(T, lambda _: kept)
+
+
+weak = callback_that_keeps()
+weakly = Mark()
+case("what has only a weak reference", "<not Python>", weakly, "Outside")
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(weakly))
+weak_by_name = weakref.ref(weakly)
+del weakly
 
 
 def defaults(value=new("a default value", "__main__.defaults.__defaults__[0]")):
@@ -181,6 +221,42 @@ async def wait():
 
 coroutine = wait()
 coroutine.send(None)
+
+
+def finish(kept):
+    inside = Mark()
+    kept.append(id(inside))
+    yield inside.me
+
+
+async def end(kept):
+    inside = Mark()
+    kept.append(id(inside))
+
+
+def at_once_more(place):
+    """A mark where one was that is gone."""
+    made = []
+    while len(made) < 100_000:
+        made.append(Mark())
+        if id(made[-1]) == place:
+            return made[-1]
+    raise SystemExit("the place is not used again")
+
+
+places = []
+finished = finish(places)
+for _ in finished:
+    pass
+T.later = [[[at_once_more(places.pop())]]]
+case("where a generator that is over had one", "__main__.T.later[0][0][0]", T.later[0][0][0])
+finished_coroutine = end(places)
+try:
+    finished_coroutine.send(None)
+except StopIteration:
+    pass
+T.last = [[[at_once_more(places.pop())]]]
+case("where a coroutine that is over had one", "__main__.T.last[0][0][0]", T.last[0][0][0])
 
 
 def failing():
@@ -232,5 +308,20 @@ def main():
     print(local, inner)
 
 
-main()
-os._exit(0)
+def run():
+    mine = new("a generator that runs", "run.<locals>.mine")
+    frame = sys._getframe()
+    main()
+    yield mine, frame
+
+
+async def work():
+    mine = new("a coroutine that runs", "work.<locals>.mine")
+    for _ in running:
+        os._exit(0)
+    print(mine)
+
+
+running = run()
+working = work()
+working.send(None)

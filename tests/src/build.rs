@@ -41,12 +41,14 @@ const FLAGS: [&str; 9] = [
 fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathBuf {
     let source = workload(source);
     let mut words: Vec<String> = Vec::new();
+    let mut included = Vec::new();
     let needed = match library {
         Library::Runtime => vec![sim().runtime(), sim().driver()],
         Library::Driver => vec![sim().driver()],
         Library::Hip => {
             let names = root().join("tests/simhip/names.h");
             words.extend(["-include".to_owned(), names.display().to_string()]);
+            included = std::fs::read(names).unwrap();
             vec![sim().library("libamdhip64.so.")]
         }
         Library::Acl => {
@@ -63,6 +65,7 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
     (
         std::fs::read(&source).unwrap(),
         std::fs::read(workload("commands.h")).unwrap(),
+        included,
         &words,
         library,
         more,

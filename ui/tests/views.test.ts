@@ -589,6 +589,34 @@ test("Leaks tells of what grows, of what is too young, of what holds it, and of 
   gone(refused);
 });
 
+test("under a line of Leaks are the stacks of its device and its kind of memory only, whatever the function is called", async () => {
+  fresh();
+  const group = (device: number, source: string, name: string) => ({
+    ...line,
+    device,
+    source,
+    line: { ...line.line, name: `of ${name}` },
+    size_bytes: 1024,
+    frames: [{ file: "lib.py", line: 1, name }],
+  });
+  const groups = [
+    group(0, "pool", "mine"),
+    group(1, "pool", "of_the_other_device"),
+    group(0, "driver", "of_the_other_kind"),
+  ];
+  const lines = groups.map(({ device, source }) => ({ ...line, device, source }));
+  answering({ Leaks: leaksAnswer({ lines, groups, growing_lines: 3 }) });
+  const at = await mounted(Leaks);
+  const stacks = at.all("article").map((one: any) => one.all("details").map((stack: any) => stack.textContent));
+  assert.deepEqual(
+    stacks.map((of: string[]) => of.length),
+    [1, 1, 1],
+  );
+  for (const [i, name] of ["mine", "of_the_other_device", "of_the_other_kind"].entries())
+    assert.ok(stacks[i][0].includes(name), stacks[i][0]);
+  gone(at);
+});
+
 test("Steps says which of them are listed, and why a window has none", async () => {
   fresh();
   const step = (number: number, device: number) => ({

@@ -100,6 +100,11 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    // What the tasks build is looked for below the root, where cargo puts it if nobody names another folder.
+    for name in ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR"] {
+        // SAFETY: no other thread has been started that could read the environment.
+        unsafe { std::env::remove_var(name) };
+    }
     let result = match Arguments::parse().task {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),

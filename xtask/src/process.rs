@@ -62,6 +62,27 @@ pub fn words(command: &Command) -> String {
     words.join(" ")
 }
 
+/// Gives this thread, and all that it starts from now on, mounts of their own: what they mount is gone when the last of them ends, however
+/// it ends.
+pub fn own_mounts() -> Result<()> {
+    let everywhere = c"/";
+    // SAFETY: system calls; the only pointer that is read is that of a string which lives on.
+    let done = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(
+                std::ptr::null(),
+                everywhere.as_ptr(),
+                std::ptr::null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                std::ptr::null(),
+            ) == 0
+    };
+    if !done {
+        return Err(std::io::Error::last_os_error()).context("cannot have mounts of its own");
+    }
+    Ok(())
+}
+
 /// Prints the command line, runs the command, and fails if it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", words(command));

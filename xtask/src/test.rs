@@ -43,7 +43,8 @@ impl Options {
 }
 
 /// The one test outside the end-to-end tests that needs root. Without root it is skipped and named.
-const NEEDS_ROOT: &str = "a_full_disk_stops_the_journal_and_nothing_else";
+const NEEDS_ROOT: &str =
+    "on_a_full_disk_the_journal_stops_until_there_is_room_and_its_oldest_part_goes_first";
 
 /// The package of the end-to-end tests.
 const TESTS: &str = "memscope-tests";
@@ -60,6 +61,22 @@ struct Tally {
     took: Vec<(String, Duration)>,
     /// The names of the tests that failed, one for each time.
     names: Vec<String>,
+}
+
+impl Tally {
+    /// Fails unless tests were run and all is well. `left_out` is why some were not run, where all have to be.
+    fn judge(&self, left_out: Option<&str>) -> Result<()> {
+        if !self.broken.is_empty() || self.failed > 0 {
+            bail!("the tests failed");
+        }
+        if self.passed == 0 {
+            bail!("no test was run: --only chooses among the end-to-end tests, which need root");
+        }
+        if let Some(why) = left_out {
+            bail!("in CI nothing may be left out: {why}");
+        }
+        Ok(())
+    }
 }
 
 /// Runs the task.
@@ -218,16 +235,7 @@ pub fn run(options: &Options) -> Result<()> {
         eprintln!("NOT RUN: the end-to-end tests ({why}); as root: cargo xtask test");
     }
     println!("memscope: {} passed, {} failed", tally.passed, tally.failed);
-    if !tally.broken.is_empty() || tally.failed > 0 {
-        bail!("the tests failed");
-    }
-    if in_ci && left_out.is_some() {
-        bail!(
-            "in CI nothing may be left out: {}",
-            left_out.unwrap_or_default()
-        );
-    }
-    Ok(())
+    tally.judge(left_out.filter(|_| in_ci))
 }
 
 fn step(tally: &mut Tally, name: &str, work: impl FnOnce(&mut Tally) -> Result<()>) {
@@ -512,7 +520,26 @@ fn count(text: &str, word: &str) -> u64 {
 
 #[cfg(test)]
 mod unit {
-    use super::{count, failures};
+    use super::{NEEDS_ROOT, Tally, count, failures};
+    use crate::process;
+
+    #[test]
+    fn the_test_that_needs_root_is_there() {
+        let file = process::root().join("crates/log/tests/journal/full_disk.rs");
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(text.contains(&format!("fn {NEEDS_ROOT}(")), "{NEEDS_ROOT}");
+    }
+
+    #[test]
+    fn who_runs_no_test_fails() {
+        let mut tally = Tally::default();
+        assert!(tally.judge(None).is_err());
+        tally.passed = 1;
+        assert!(tally.judge(None).is_ok());
+        assert!(tally.judge(Some("no root")).is_err());
+        tally.broken.push("format".to_owned());
+        assert!(tally.judge(None).is_err());
+    }
 
     #[test]
     fn reads_cargos_result_line() {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::process;
 use crate::setup::mode::Mode;
-use crate::setup::page;
+use crate::setup::{self, page};
 
 /// What to do.
 #[derive(Args, Clone, Default)]
@@ -77,6 +77,7 @@ fn folder() -> PathBuf {
 
 /// The files of the page with their contents, and the facts about them. Types are checked and the tests of its parts run before.
 fn made() -> Result<BTreeMap<String, Vec<u8>>> {
+    let _alone = setup::alone()?;
     page::ensure(Mode::Install)?;
     let workshop = page::workshop();
     for name in ["src", "tests"] {

@@ -72,7 +72,9 @@ impl Run for Events {
             Ok(left > 0)
         };
         let patience = session.global.patience();
-        fleet.events(&self.question(), patience, print).await?;
+        fleet
+            .events(&self.question(), patience, None, print)
+            .await?;
         self.came(left)?;
         match any || exit == Exit::Done {
             true => Ok(exit),

@@ -23,11 +23,13 @@ pub(crate) enum Came {
 
 impl Fleet {
     /// Follows the events of all nodes, and hands out what comes to `each` until that returns false, or until all streams
-    /// have ended. A node may be silent for ever; `patience` limits the wait for an event of any.
+    /// have ended. A node may be silent for ever; `patience` limits the wait for an event of any. With `anew`, a node of which
+    /// the stream has ended is followed anew after that time, again and again, and those of the others go on.
     pub(crate) async fn events(
         &self,
         question: &v1::EventsRequest,
         patience: Option<Duration>,
+        anew: Option<Duration>,
         mut each: impl FnMut(Came) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let room = Fleet::room_for_files();
@@ -45,9 +47,15 @@ impl Fleet {
         for node in &self.nodes {
             let send = send.clone();
             streams.push(async move {
-                let ended = self.follow(node, question, &send).await.err();
-                // Nobody receives any more once `each` has had enough.
-                let _ = send.send(Came::Ended(node.clone(), ended)).await;
+                loop {
+                    let ended = self.follow(node, question, &send).await.err();
+                    let told = send.send(Came::Ended(node.clone(), ended)).await;
+                    // Nobody receives any more once `each` has had enough.
+                    let Some(anew) = anew.filter(|_| told.is_ok()) else {
+                        break;
+                    };
+                    tokio::time::sleep(anew).await;
+                }
             });
         }
         drop(send);
@@ -100,5 +108,42 @@ impl Fleet {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::session::Session;
+    use clap::Parser as _;
+    use std::os::unix::net::UnixListener;
+
+    #[tokio::test]
+    async fn only_the_node_whose_stream_has_ended_is_followed_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        // It takes the connection and is silent: its stream has not ended.
+        let (silent, dead) = (folder.path().join("silent"), folder.path().join("dead"));
+        let listener = UnixListener::bind(&silent).unwrap();
+        let list = folder.path().join("nodes");
+        let lines = format!("unix:{}\nunix:{}\n", silent.display(), dead.display());
+        std::fs::write(&list, lines).unwrap();
+        let arguments = crate::commands::Args::parse_from(["memscope-ctl", "ps"]);
+        let session = Session::new(arguments.global, || clap::Command::new("memscope-ctl"));
+        let fleet = Fleet::open(list.to_str().unwrap(), &session).await.unwrap();
+        let mut ended = Vec::new();
+        let anew = Some(Duration::from_millis(20));
+        let each = |came: Came| {
+            if let Came::Ended(node, _) = came {
+                ended.push(node.address);
+            }
+            Ok(ended.len() < 3)
+        };
+        let question = v1::EventsRequest::default();
+        fleet.events(&question, None, anew, each).await.unwrap();
+        assert_eq!(ended, vec![Address::Unix(dead); 3]);
+        listener.set_nonblocking(true).unwrap();
+        listener.accept().unwrap();
+        listener.accept().unwrap_err();
     }
 }

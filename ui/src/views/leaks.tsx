@@ -35,19 +35,25 @@ const ORIGIN: Record<string, string> = {
   outside: ", which no name of the program leads to",
 };
 
+/** Whether both are the same line of a file. One line may be told under the names of several functions, as with a lambda in it. */
 function same(a: CodeLine | null | undefined, b: CodeLine | null | undefined): boolean {
-  return a != null && b != null && a.file === b.file && a.line === b.line && a.name === b.name;
+  return a != null && b != null && a.file === b.file && a.line === b.line;
 }
 
-/** Whether a group is of a line that is not known: both have the same stack or, without stacks, the same size. */
+/**
+ * Whether a group is of a line: of its device and of its kind of memory, and of its place. Where that is not known, both have the same stack
+ * or, without stacks, the same size.
+ */
 function isOf(group: LeakGroup, line: LeakLine): boolean {
+  if ((group.device ?? null) !== (line.device ?? null) || group.source !== line.source) return false;
+  if (line.line || group.line) return same(group.line, line.line);
   if (line.stack != null || group.stack != null) return line.stack === group.stack;
   return group.size_bytes === line.largest_bytes;
 }
 
 /** What a line is known by in the next answer, which may have it at another place: what is unfolded stays unfolded. */
 function keyOf({ device, source, line, stack, largest_bytes }: LeakLine): string {
-  const where = line ? `${line.file}:${line.line}:${line.name}` : `${stack} ${largest_bytes}`;
+  const where = line ? `${line.file}:${line.line}` : `${stack} ${largest_bytes}`;
   return `${device} ${source} ${where}`;
 }
 
@@ -108,11 +114,7 @@ function Evidence({ id }: { id: number }): JSX.Element {
         <OneLine
           key={keyOf(line)}
           line={line}
-          groups={answer!.groups.filter(
-            (group) =>
-              group.verdict === "growing" &&
-              (line.line ? same(group.line, line.line) : !group.line && isOf(group, line)),
-          )}
+          groups={answer!.groups.filter((group) => group.verdict === "growing" && isOf(group, line))}
         />
       ))}
       {growing.length > 0 && <Floors steps={steps.value.answer} />}

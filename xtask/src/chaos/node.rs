@@ -70,6 +70,8 @@ impl Node {
         for name in ["bpf", "panic", "disk"] {
             std::fs::create_dir(folder.path().join(name))?;
         }
+        // So that nothing stays mounted when the run is given up.
+        process::own_mounts()?;
         mount_bpf(&folder.path().join("bpf"))?;
         let size = format!("size={disk_mib}m");
         process::run(

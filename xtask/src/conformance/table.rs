@@ -103,7 +103,7 @@ impl Table {
         let mut text = String::from(
             "| workload | torch | mode | segments | blocks | trace entries | values compared | \
              of them stacks | figures of reports | keys that differ | memscope's time less PyTorch's, µs | verdict |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|\n",
+             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         text.push_str(&self.rows);
         for (torch, keys) in &self.added {
@@ -158,4 +158,20 @@ fn problems(report: &Report, stripped: bool) -> Vec<String> {
         ));
     }
     wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_below_the_head_has_a_cell_for_each_column() {
+        let text = Table::default().markdown();
+        let cells: Vec<usize> = text
+            .lines()
+            .take(2)
+            .map(|line| line.matches('|').count())
+            .collect();
+        assert_eq!(cells, [13, 13], "{text}");
+    }
 }

@@ -81,14 +81,19 @@ fn show(python: &Path, variables: &[(String, String)], real: bool) -> Result<()>
         training.until("step 40")?
     );
     let pid = training.pid().to_string();
-    if !daemon.show(&["attach", "--pid", &pid])?.success() {
-        bail!("the attach failed");
-    }
+    let shown = |words: &[&str]| {
+        let status = daemon.show(words)?;
+        if !status.success() {
+            bail!("{status} from: memscope-ctl {}", words.join(" "));
+        }
+        Ok(())
+    };
+    shown(&["attach", "--pid", &pid])?;
     println!("\n… {}", training.until("step 200")?);
-    daemon.show(&["stats", "--pid", &pid])?;
+    shown(&["stats", "--pid", &pid])?;
     let verdict = daemon.show(&["leaks", "--pid", &pid, "--exit-code"])?;
-    daemon.show(&["stacks", "--pid", &pid, "--limit", "2"])?;
-    daemon.show(&["detach", "--pid", &pid])?;
+    shown(&["stacks", "--pid", &pid, "--limit", "2"])?;
+    shown(&["detach", "--pid", &pid])?;
     if verdict.code() != Some(GROWS) {
         bail!("the leak was not found");
     }

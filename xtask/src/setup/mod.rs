@@ -14,9 +14,10 @@ pub mod toolchain;
 pub mod torch;
 pub mod venv;
 
-use std::path::PathBuf;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::{aarch64, process, vm};
@@ -99,12 +100,30 @@ pub struct Options {
     pub python: Option<PathBuf>,
 }
 
+/// Waits until no other task of this checkout installs anything. Until the result is dropped, no other one does: two that fill the same
+/// folder begin by removing what the other has put there.
+pub fn alone() -> Result<File> {
+    let path = process::target().join("setup.lock");
+    std::fs::create_dir_all(process::target())
+        .and_then(|()| locked(&path))
+        .with_context(|| format!("cannot lock {}", path.display()))
+}
+
+fn locked(path: &Path) -> std::io::Result<File> {
+    let file = File::create(path)?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        eprintln!("setup: waiting for another task that installs something");
+    }
+    file.lock()?;
+    Ok(file)
+}
+
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
-    let mode = if options.check {
-        Mode::Check
+    let (mode, _alone) = if options.check {
+        (Mode::Check, None)
     } else {
-        Mode::Install
+        (Mode::Install, Some(alone()?))
     };
     let mut complete = toolchain::ensure(mode)?;
     if options.bpf {
@@ -279,4 +298,26 @@ pub fn ensure_torch(
     }
     torch::install::torch(pin, python)?;
     Ok(true)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::locked;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    #[test]
+    fn of_two_that_install_one_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("setup.lock");
+        let first = locked(&path).unwrap();
+        let (send, receive) = channel();
+        let second = std::thread::spawn(move || send.send(locked(&path).unwrap()));
+        let early = receive.recv_timeout(Duration::from_millis(200));
+        assert_eq!(early.unwrap_err(), RecvTimeoutError::Timeout);
+        drop(first);
+        receive.recv_timeout(Duration::from_secs(60)).unwrap();
+        second.join().unwrap().unwrap();
+    }
 }

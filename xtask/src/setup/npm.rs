@@ -1,9 +1,10 @@
 //! Installs modules for Node.js, in the versions of a `package-lock.json`.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::mode::Mode;
 use super::toolchain;
@@ -22,6 +23,7 @@ pub fn install(pins: &Path, folder: &Path) -> Result<()> {
     }
     toolchain::ensure_npm(Mode::Install)?;
     fs::create_dir_all(folder)?;
+    begin(folder)?;
     for name in ["package.json", "package-lock.json"] {
         fs::copy(pins.join(name), folder.join(name))?;
     }
@@ -37,7 +39,35 @@ pub fn install(pins: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Takes the mark of an earlier installation away: npm begins by removing the modules, and if it is interrupted after that, going back to
+/// the earlier pins must not find them complete.
+fn begin(folder: &Path) -> Result<()> {
+    match fs::remove_file(done(folder)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", done(folder).display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Path of the file that is written last, so that an interrupted installation has none.
 fn done(folder: &Path) -> PathBuf {
     folder.join("complete")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installation_that_has_begun_is_not_complete() {
+        let (pins, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(pins.path().join("package-lock.json"), "{}").unwrap();
+        begin(folder.path()).unwrap();
+        fs::write(done(folder.path()), "{}").unwrap();
+        assert!(installed(pins.path(), folder.path()).unwrap());
+        begin(folder.path()).unwrap();
+        assert!(!installed(pins.path(), folder.path()).unwrap());
+    }
 }

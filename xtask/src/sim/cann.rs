@@ -217,12 +217,9 @@ pub fn build(compiler: &str, torch_npu: Option<&Path>) -> Result<Libraries> {
     include_str!("cann.rs").hash(&mut hasher);
     include_str!("compiler.rs").hash(&mut hasher);
     compiler.hash(&mut hasher);
-    for folder in [&sources, &sources.join("include"), &compiler::common()] {
-        for file in compiler::source_files(folder)? {
-            fs::read(&file)
-                .with_context(|| format!("cannot read {}", file.display()))?
-                .hash(&mut hasher);
-        }
+    include_str!("../elf.rs").hash(&mut hasher);
+    for folder in [&sources, &compiler::common()] {
+        compiler::hash_files(folder, &mut hasher)?;
     }
     if let Some(binary) = &binary {
         let data = binary

@@ -1,6 +1,7 @@
 //! Compiling and linking simulated devices: what all of them share.
 
 use std::fs;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,7 +30,7 @@ pub fn common() -> PathBuf {
 }
 
 /// The C files and headers of a folder.
-pub fn source_files(folder: &Path) -> Result<Vec<PathBuf>> {
+fn source_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in
         fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
@@ -44,6 +45,27 @@ pub fn source_files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// Hashes the names and contents of the C files and headers of a folder and of all folders in it. Some headers have no ending.
+pub fn hash_files(folder: &Path, hasher: &mut impl Hasher) -> Result<()> {
+    let cannot = || format!("cannot read {}", folder.display());
+    let mut entries = fs::read_dir(folder)
+        .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
+        .with_context(cannot)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if path.is_dir() {
+            hash_files(&path, hasher)?;
+        } else if path.extension().is_none_or(|it| it == "c" || it == "h") {
+            entry.file_name().hash(hasher);
+            fs::read(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?
+                .hash(hasher);
+        }
+    }
+    Ok(())
 }
 
 /// The C files of a folder whose names `wanted` accepts.
@@ -173,5 +195,37 @@ impl Compiler {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::hash::DefaultHasher;
+
+    #[test]
+    fn each_c_file_and_header_of_a_folder_is_in_its_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let hash = || {
+            let mut hasher = DefaultHasher::new();
+            hash_files(folder.path(), &mut hasher).unwrap();
+            hasher.finish()
+        };
+        let mut hashes = vec![hash()];
+        fs::create_dir_all(folder.path().join("include/nv")).unwrap();
+        for name in ["one.c", "include/nv/target"] {
+            for text in ["a", "b"] {
+                fs::write(folder.path().join(name), text).unwrap();
+                hashes.push(hash());
+            }
+        }
+        // Python leaves what it has compiled beside its sources.
+        fs::create_dir_all(folder.path().join("__pycache__")).unwrap();
+        fs::write(folder.path().join("__pycache__/test.pyc"), "a").unwrap();
+        assert_eq!(hash(), hashes[4]);
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 5);
     }
 }

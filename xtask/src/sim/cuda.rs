@@ -129,13 +129,9 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     include_str!("../setup/torch/stubs.rs").hash(&mut hasher);
     include_str!("cuda_header.rs").hash(&mut hasher);
     include_str!("compiler.rs").hash(&mut hasher);
-    let common = compiler::source_files(&compiler::common())?;
-    let hip = compiler::source_files(&hip())?;
-    let files = compiler::source_files(sources)?.into_iter();
-    for file in files.chain(common).chain(hip) {
-        fs::read(&file)
-            .with_context(|| format!("cannot read {}", file.display()))?
-            .hash(&mut hasher);
+    include_str!("../elf.rs").hash(&mut hasher);
+    for folder in [sources, &compiler::common(), &hip()] {
+        compiler::hash_files(folder, &mut hasher)?;
     }
     for library in wheels.torch.iter().chain([&wheels.runtime]) {
         let data = library

@@ -1,7 +1,7 @@
 //! `cargo xtask sim`: runs a program on a simulated device.
 
 pub mod cann;
-mod compiler;
+pub mod compiler;
 mod cuda;
 mod cuda_header;
 mod environment;

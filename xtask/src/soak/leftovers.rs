@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::live::Daemon;
+use crate::process;
 
 /// How long threads and descriptors of the daemon may take to go when their work is done.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +34,8 @@ impl Pins {
             .prefix("memscope-soak-")
             .tempdir()
             .context("cannot make a temporary folder")?;
+        // So that nothing stays mounted when the run is given up.
+        process::own_mounts()?;
         let mounted = Command::new("mount")
             .args(["-t", "bpf", "bpf"])
             .arg(folder.path())

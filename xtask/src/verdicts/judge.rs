@@ -69,6 +69,8 @@ pub struct Judgement {
     pub found: bool,
     /// Whether something was said to grow that does not.
     pub accused_wrongly: bool,
+    /// Whether nothing was asked, so that nothing is known.
+    pub unasked: bool,
     /// What is wrong, in words for people.
     pub wrong: Vec<String>,
 }
@@ -84,6 +86,7 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
         .find(|asked| asked.answer.growing().next().is_some());
     judgement.first_said_step = first.map(|asked| asked.step);
     let Some((end, before)) = course.split_last() else {
+        judgement.unasked = true;
         judgement.wrong.push("nothing was asked".to_owned());
         return judgement;
     };
@@ -284,6 +287,7 @@ pub fn together(each: Vec<(u32, Judgement)>) -> Judgement {
     for (rank, one) in &each {
         all.found &= one.found || !one.leaks;
         all.accused_wrongly |= one.accused_wrongly;
+        all.unasked |= one.unasked;
         if one.steps_right == Some(false) {
             all.steps_right = Some(false);
         }

@@ -88,6 +88,12 @@ pub struct Options {
 
 /// Runs the task. The table goes to standard output as Markdown and ends with the totals.
 pub fn run(options: &Options) -> Result<()> {
+    let modes = match options.mode {
+        _ if options.truth => Vec::new(),
+        Some(mode) => vec![mode],
+        None => vec![Mode::FromStart, Mode::Late],
+    };
+    enough_steps(&modes, options.steps)?;
     let installation = torch::locate(None)?;
     // Generated scripts are kept in this folder while they run.
     let folder = tempfile::Builder::new()
@@ -125,10 +131,6 @@ pub fn run(options: &Options) -> Result<()> {
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let programs = live::build(false)?;
-    let modes = match options.mode {
-        Some(mode) => vec![mode],
-        None => vec![Mode::FromStart, Mode::Late],
-    };
     let mut table = Table::default();
     for workload in &workloads {
         for mode in &modes {
@@ -154,6 +156,20 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// Fails where a script would end before memscope could be asked about it: whoever is accused of nothing is judged well.
+fn enough_steps(modes: &[Mode], steps: u64) -> Result<()> {
+    for mode in modes {
+        let before = mode.steps_before();
+        if steps <= before {
+            bail!(
+                "--mode {} attaches after {before} steps: --steps {steps} leaves none to be judged by",
+                mode.word()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// The workloads that can run on this device; an error if there is none, since nothing would be tried.
 fn that_can_run(mut workloads: Vec<Workload>, real_device: bool) -> Result<Vec<Workload>> {
     if real_device {
@@ -170,6 +186,14 @@ fn that_can_run(mut workloads: Vec<Workload>, real_device: bool) -> Result<Vec<W
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_makes_no_step_after_the_attach_fails() {
+        enough_steps(&[Mode::FromStart], 1).unwrap();
+        enough_steps(&[Mode::FromStart, Mode::Late], 21).unwrap();
+        let error = enough_steps(&[Mode::FromStart, Mode::Late], 20).unwrap_err();
+        assert!(error.to_string().contains("--steps 20"), "{error}");
+    }
 
     #[test]
     fn who_tries_nothing_fails() {

@@ -11,7 +11,18 @@ pub enum Mode {
     Late,
 }
 
+/// Number of steps before a late attach.
+const BEFORE_LATE: u64 = 20;
+
 impl Mode {
+    /// Number of steps that a script makes before memscope attaches.
+    pub fn steps_before(self) -> u64 {
+        match self {
+            Mode::FromStart => 0,
+            Mode::Late => BEFORE_LATE,
+        }
+    }
+
     /// Name of the mode in the table.
     pub fn word(self) -> &'static str {
         match self {

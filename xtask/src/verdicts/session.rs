@@ -12,9 +12,6 @@ use super::mode::Mode;
 use super::workload::Workload;
 use crate::live::Daemon;
 
-/// Number of steps before a late attach.
-const BEFORE_LATE: u64 = 20;
-
 /// How a run ended.
 pub enum Outcome {
     /// The run was judged.
@@ -51,19 +48,18 @@ pub fn run(how: &How, programs: &Path, workload: &Workload, course: &Course) -> 
             return Ok(Outcome::Lacking(what));
         }
     }
-    let before = match course.mode {
+    let before = course.mode.steps_before();
+    match course.mode {
         Mode::FromStart => {
             attach(&daemon, &drivers)?;
             all(&mut drivers, "setup")?;
-            0
         }
         Mode::Late => {
             all(&mut drivers, "setup")?;
-            all(&mut drivers, &format!("steps {BEFORE_LATE}"))?;
+            all(&mut drivers, &format!("steps {before}"))?;
             attach(&daemon, &drivers)?;
-            BEFORE_LATE
         }
-    };
+    }
     let mut step = before;
     let mut courses = vec![Vec::new(); drivers.len()];
     while step < course.steps {

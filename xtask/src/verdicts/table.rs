@@ -73,6 +73,9 @@ fn share(part: u64, rest: u64) -> Option<f64> {
 
 /// The word in the table for the result of a run.
 fn word(judgement: &Judgement) -> &'static str {
+    if judgement.unasked {
+        return "NOT ASKED";
+    }
     match (judgement.leaks, judgement.found, judgement.accused_wrongly) {
         (true, true, false) => "found",
         (true, true, true) => "FOUND, AND MORE",
@@ -124,7 +127,7 @@ impl Table {
             match (judgement.leaks, found) {
                 (true, true) => counts.found += 1,
                 (true, false) => counts.missed += 1,
-                (false, _) => counts.left_alone += u64::from(!accused),
+                (false, _) => counts.left_alone += u64::from(!accused && !judgement.unasked),
             }
             counts.accused_wrongly += u64::from(accused);
         }
@@ -135,7 +138,8 @@ impl Table {
     pub fn failed(&self) -> usize {
         let wrong = |run: &&Run| {
             let judgement = &run.judgement;
-            judgement.accused_wrongly
+            judgement.unasked
+                || judgement.accused_wrongly
                 || judgement.leaks != judgement.found
                 || judgement.steps_right == Some(false)
                 || judgement.holder_right == Some(false)
@@ -263,6 +267,7 @@ fn row(run: &Run) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdicts::judge::{Truth, judge, together};
 
     fn judged(leaks: bool, found: bool, accused_wrongly: bool) -> anyhow::Result<Outcome> {
         Ok(Outcome::Judged(Judgement {
@@ -307,6 +312,21 @@ mod tests {
             "{text}"
         );
         assert_eq!(table.json()["with_line"]["counts"]["missed"], 2);
+    }
+
+    #[test]
+    fn a_run_about_which_nothing_was_asked_fails() {
+        let truth = Truth {
+            script: "clean.py",
+            leak: None,
+            sources: &[],
+        };
+        let judgement = together(vec![(0, judge(truth, &[]))]);
+        let mut table = Table::default();
+        table.add("a", Mode::Late, Ok(Outcome::Judged(judgement)));
+        assert_eq!(table.failed(), 1);
+        assert_eq!(table.counts(true).left_alone, 0);
+        assert!(table.markdown().contains("NOT ASKED"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use clap::Args;
 use crate::debian::Packages;
 use crate::process;
 use crate::setup::mode::Mode;
-use crate::sim::cann;
+use crate::sim::{cann, compiler};
 use architecture::Architecture;
 use image::Image;
 
@@ -224,8 +224,11 @@ fn fetch(architecture: &Architecture, root: &Path) -> Result<()> {
     let apt = folder(architecture).join("apt");
     let packages = Packages::new(&apt, architecture.debian, Some(release))?;
     packages.update()?;
-    packages.unpack(&[SHELL], root)?;
-    packages.unpack_with_all(&USERLAND, root)
+    // Only a root that has everything gets its name: what an interrupted fetch leaves is not taken for one.
+    compiler::aside(root, "usr", |aside| {
+        packages.unpack(&[SHELL], aside)?;
+        packages.unpack_with_all(&USERLAND, aside)
+    })
 }
 
 /// Makes the root file system, as an archive that the kernel unpacks into memory.

@@ -60,12 +60,17 @@ impl<'s> Live<'s> {
         if let Some(gone) = &*self.gone.borrow() {
             tab.link(gone.clone());
         }
-        for finding in self.standing.borrow().values() {
-            tab.event(finding.clone());
-        }
+        self.tell_standing(&tab);
         self.tabs.borrow_mut().push(Arc::downgrade(&tab));
         self.came.send_modify(|came| *came += 1);
         stream_to(tab)
+    }
+
+    /// Tells a tab, which knows of no finding, those that stand.
+    fn tell_standing(&self, tab: &Tab) {
+        for finding in self.standing.borrow().values() {
+            tab.event(finding.clone());
+        }
     }
 
     /// Follows the daemon for the tabs, for ever.
@@ -119,8 +124,7 @@ impl<'s> Live<'s> {
         match looked {
             Ok(now) => {
                 if self.gone.replace(None).is_some() {
-                    let back = message("back", b"{}");
-                    self.tabs().iter().for_each(|tab| tab.link(back.clone()));
+                    self.back();
                 }
                 for tab in self.tabs() {
                     tab.now(now.timeless(&tab.pids), || exact(&now.json(&tab.pids)));
@@ -132,6 +136,16 @@ impl<'s> Live<'s> {
                 self.tabs().iter().for_each(|tab| tab.link(gone.clone()));
             }
             Err(_) => {}
+        }
+    }
+
+    /// Says that the daemon is back. A page drops its findings then: those that it was told since the daemon is there, and those of a
+    /// stream that has not ended at all, nobody else would tell again.
+    fn back(&self) {
+        let back = message("back", b"{}");
+        for tab in self.tabs() {
+            tab.link(back.clone());
+            self.tell_standing(&tab);
         }
     }
 
@@ -147,17 +161,27 @@ impl<'s> Live<'s> {
         let mut came = self.came.subscribe();
         loop {
             self.listened(&mut came).await;
-            // All findings that stand are told at the beginning of the stream.
-            self.standing.borrow_mut().clear();
-            let heard = self
-                .source
-                .events(&question, |event, node| self.pass_on(event, node));
-            tokio::select! {
-                // Whether the daemon is there is seen by the look.
-                _ = heard => tokio::time::sleep(AGAIN).await,
-                () = self.deserted() => {}
+            let heard = self.source.events(&question, |event, node| match event {
+                Some(event) => self.pass_on(event, node),
+                None => self.forget(node),
+            });
+            let is_deserted = tokio::select! {
+                _ = heard => false,
+                () = self.deserted() => true,
+            };
+            self.forget(None);
+            // Whether the daemon is there is seen by the look.
+            if !is_deserted {
+                tokio::time::sleep(AGAIN).await;
             }
         }
+    }
+
+    /// Forgets the findings of a node, or all of them, where the stream of events has ended: those that stand are told at the beginning of
+    /// the next one.
+    fn forget(&self, node: Option<&str>) {
+        let mut standing = self.standing.borrow_mut();
+        standing.retain(|(of, ..), _| node.is_some() && of.as_deref() != node);
     }
 
     /// Waits until no tab is open any more.
@@ -210,4 +234,66 @@ impl<'s> Live<'s> {
 fn gone(failure: &Failure) -> Bytes {
     let document = error_document(failure).unwrap_or(Value::Null);
     message("gone", document.to_string().as_bytes())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::session::Session;
+    use clap::Parser as _;
+
+    fn session() -> Session {
+        let arguments = crate::commands::Args::parse_from(["memscope-ctl", "ps"]);
+        Session::new(arguments.global, || clap::Command::new("memscope-ctl"))
+    }
+
+    fn finding(pid: u32) -> v1::Event {
+        v1::Event {
+            pid: Some(pid),
+            body: Some(Body::Finding(v1::Finding::default())),
+            ..v1::Event::default()
+        }
+    }
+
+    /// The kinds of the messages that wait for a tab.
+    fn kinds(tab: &Tab) -> Vec<String> {
+        let all = std::iter::from_fn(|| tab.take());
+        all.map(|bytes| {
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            let kind = text.lines().next().unwrap().strip_prefix("event: ");
+            kind.unwrap().to_owned()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_tab_that_drops_its_findings_is_told_them_again() {
+        let session = session();
+        let source = Source::of_one(&session, &[]);
+        let live = Live::new(&source);
+        let tab = Arc::new(Tab::new(Vec::new()));
+        live.tabs.borrow_mut().push(Arc::downgrade(&tab));
+        live.pass_on(&finding(4242), None);
+        assert_eq!(kinds(&tab), ["event"]);
+        live.back();
+        assert_eq!(kinds(&tab), ["back", "event"]);
+        // Those of a stream that has ended may stand no more.
+        live.forget(None);
+        live.back();
+        assert_eq!(kinds(&tab), ["back"]);
+    }
+
+    #[test]
+    fn of_a_fleet_the_findings_of_the_other_nodes_stay() {
+        let session = session();
+        let source = Source::of_one(&session, &[]);
+        let live = Live::new(&source);
+        live.pass_on(&finding(4242), Some("a"));
+        live.pass_on(&finding(4242), Some("b"));
+        live.forget(Some("a"));
+        let standing = live.standing.borrow();
+        let nodes: Vec<_> = standing.keys().map(|(node, ..)| node.as_deref()).collect();
+        assert_eq!(nodes, [Some("b")]);
+    }
 }

@@ -11,13 +11,12 @@ use memscope_proto::v1;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::Notify;
 
 /// Time between two looks at a daemon that is followed.
 const EVERY: Duration = Duration::from_secs(1);
 /// The same for a fleet, where each look asks every node.
 const EVERY_OF_FLEET: Duration = Duration::from_secs(5);
-/// Time after which the events of a fleet are followed anew where a node's have ended: it may be back.
+/// Time after which the events of a fleet's node are followed anew where they have ended: it may be back.
 const RENEWED: Duration = Duration::from_secs(30);
 
 /// What the page asks.
@@ -151,29 +150,22 @@ impl<'s> Source<'s> {
         fleet.ask_one(name, ask).await
     }
 
-    /// Hands out what happens to `each`, until the stream ends. Of a fleet each event comes with its node.
+    /// Hands out what happens to `each`, until the stream ends. Of a fleet each event comes with its node, and where one node's stream has
+    /// ended, the node is handed out alone: its events are followed anew.
     pub(super) async fn events(
         &self,
         question: &v1::EventsRequest,
-        mut each: impl FnMut(&v1::Event, Option<&str>),
+        mut each: impl FnMut(Option<&v1::Event>, Option<&str>),
     ) -> Result<(), Failure> {
         if let Of::Fleet(fleet) = self.of {
-            let ended = Notify::new();
             let each = |came: Came| {
                 match came {
-                    Came::Event(node, event) => each(&event, Some(&node)),
-                    Came::Ended(..) => ended.notify_one(),
+                    Came::Event(node, event) => each(Some(&event), Some(&node)),
+                    Came::Ended(node, _) => each(None, Some(&node.name)),
                 }
                 Ok(true)
             };
-            let renewed = async {
-                ended.notified().await;
-                tokio::time::sleep(RENEWED).await;
-            };
-            return tokio::select! {
-                ended = fleet.events(question, None, each) => ended,
-                () = renewed => Ok(()),
-            };
+            return fleet.events(question, None, Some(RENEWED), each).await;
         }
         let (client, mut stream) = self
             .ask(async |client| {
@@ -183,7 +175,7 @@ impl<'s> Source<'s> {
             })
             .await?;
         while let Some(event) = client.next_within(&mut stream, None).await? {
-            each(&event, None);
+            each(Some(&event), None);
         }
         Ok(())
     }

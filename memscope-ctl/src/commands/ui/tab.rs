@@ -82,7 +82,7 @@ impl Tab {
     }
 
     /// What is sent next.
-    fn take(&self) -> Option<Bytes> {
+    pub(super) fn take(&self) -> Option<Bytes> {
         let mut waiting = self.waiting();
         if let Some(link) = waiting.link.take() {
             return Some(link);

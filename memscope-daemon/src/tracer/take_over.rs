@@ -104,6 +104,7 @@ impl Tracer {
                 children: process.children,
                 wait: true,
                 generation: process.facts.generation,
+                forks_since_ns: None,
                 late: None,
             };
             match self.attach_one(process.caller, pid, cause) {

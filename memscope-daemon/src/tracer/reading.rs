@@ -140,8 +140,14 @@ impl Tracer {
                 }
                 tracing::info!(pid, why, "the allocator's structures were not read");
                 let (code, text) = if traced.level == Level::Read {
-                    let text =
-                        format!("the last reading failed, so that an earlier one is shown: {why}");
+                    let text = match traced.baseline {
+                        Some(_) => format!(
+                            "the last reading failed, so that an earlier one is shown: {why}"
+                        ),
+                        None => {
+                            format!("no reading has succeeded yet, so that nothing is shown: {why}")
+                        }
+                    };
                     ("reading_failed", text)
                 } else {
                     let longest = if again { RETRY_AFTER_LOSS } else { LAST_RETRY };

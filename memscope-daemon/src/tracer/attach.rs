@@ -328,6 +328,7 @@ impl Tracer {
                 reading: false,
                 read_again: false,
                 is_copy: false,
+                holds_nothing: false,
                 baseline: None,
                 retry: None,
                 python: false,
@@ -375,10 +376,10 @@ impl Tracer {
         self.read_backend(pid);
         self.say_memory(pid, false);
         self.start_reading(pid);
-        self.notice_exits();
         if let Some(since_ns) = cause.forks_since_ns {
             self.follow_what_was_forked(pid, since_ns);
         }
+        self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {
             return Err(Refusal::DiedDuringAttach { pid });
         };

@@ -425,13 +425,18 @@ impl Tracer {
         let look = self.nvml.look();
         let mut have_run = false;
         for pid in pids {
-            if self.has_run(pid) {
+            let has_run = self.has_run(pid);
+            if has_run {
                 have_run = true;
                 let mapped = self.mappings_changed(pid);
                 self.look_at(pid, mapped);
             }
             // Others may have taken the device's memory.
             self.say_seen(pid, false, &look);
+            // By now it may have been seen to use a device itself.
+            if has_run && self.traced.get(&pid).is_some_and(|one| one.is_copy) {
+                self.start_reading(pid);
+            }
         }
         if have_run {
             self.save_sometimes();

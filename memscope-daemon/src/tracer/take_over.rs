@@ -201,6 +201,7 @@ impl Tracer {
             reading: false,
             read_again: false,
             is_copy: process.is_copy,
+            holds_nothing: false,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),

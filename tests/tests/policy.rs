@@ -282,6 +282,27 @@ fn what_somebody_detached_stays_detached() {
     second.finish();
 }
 
+/// Also where nothing would have attached it again at that time.
+#[test]
+fn what_was_detached_before_there_was_a_policy_stays_detached() {
+    let job = job(9);
+    let configuration = Configuration::with("");
+    let daemon = configuration.daemon(&[]);
+    let detached = calls_of(&job, "detached");
+    let other = calls_of(&job, "other");
+    daemon.attach(detached.pid(), "segments");
+    daemon.detach(detached.pid());
+    configuration.write(&format!(
+        "[[attach]]\njob = \"slurm:{job}\"\nlevel = \"segments\"\n"
+    ));
+    read_again(&daemon, "1 entry [[attach]] count");
+    wait_for_level(&daemon, other.pid(), "segments");
+    // A search meets those with lower process ids first.
+    assert_eq!(level(&daemon, detached.pid()), None);
+    other.finish();
+    detached.finish();
+}
+
 #[test]
 fn the_next_daemon_follows_its_own_configuration() {
     let job = job(4);

@@ -4,8 +4,8 @@
 
 use memscope_tests::{
     BpfKind, Calls, Daemon, Group, LONG, Library, Program, SHORT, Torch, Value, assert_totals,
-    bpf_exists, copy_program, coverage, eventually, executable, find, held, number, scratch, sim,
-    tool, until,
+    bpf_exists, claims_to_know, copy_program, coverage, eventually, executable, find, held, number,
+    scratch, sim, tool, until,
 };
 use serde_json::json;
 
@@ -220,7 +220,9 @@ fn a_forked_process_does_not_hold_its_parents_memory() {
     let note = |stats: &Value| {
         let notes = stats["coverage"].as_array().unwrap().iter();
         let texts = notes.filter_map(|note| note["text"].as_str());
-        let texts: Vec<&str> = texts.filter(|text| text.contains("are a copy")).collect();
+        let texts: Vec<&str> = texts
+            .filter(|text| text.contains("count as a copy"))
+            .collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     };
     let said = until(SHORT, "the child is told to be a copy", || {
@@ -243,6 +245,84 @@ fn a_forked_process_does_not_hold_its_parents_memory() {
     // SAFETY: no memory; the child waits for this and is its parent's to reap.
     unsafe { libc::kill(child as i32, libc::SIGKILL) };
     torch.finish();
+}
+
+/// The parent has loaded PyTorch and uses no device, as one does that starts the processes of a server.
+#[test]
+fn a_forked_process_holds_what_it_has_taken_itself() {
+    for level in ["trace", "read"] {
+        let daemon = Daemon::start();
+        let mut torch = Torch::start(&[]);
+        let child = number(&torch.ask("worker")["child"]) as u32;
+        let told = torch.ask("worker_takes 3000000")["worker"].clone();
+        daemon.attach(torch.pid(), level);
+        daemon.attach(child, level);
+        let stats = until(SHORT, "what the child holds is known", || {
+            let stats = daemon.stats(child);
+            let is_read = !stats["devices"].as_array().unwrap().is_empty();
+            (is_read && claims_to_know(&stats)).then_some(stats)
+        });
+        assert_totals(&stats, &told);
+        torch.finish();
+    }
+}
+
+/// Both use the device, since the parent forked before it did: the structures are each one's own.
+#[test]
+fn a_forked_process_is_no_copy_where_it_uses_the_device() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    let child = number(&torch.ask("worker")["child"]) as u32;
+    torch.ask("worker_takes 3000000");
+    let of_parent = torch.ask("train 2");
+    daemon.attach(torch.pid(), "trace");
+    daemon.attach(child, "trace");
+    let told = torch.ask("worker_takes 5000000")["worker"].clone();
+    let stats = until(LONG, "the child is seen to use the device", || {
+        let stats = daemon.stats(child);
+        claims_to_know(&stats).then_some(stats)
+    });
+    assert_totals(&stats, &told);
+    assert_totals(&daemon.stats(torch.pid()), &of_parent);
+    torch.finish();
+}
+
+/// What the new image forks before its own attach is done is followed as well.
+#[test]
+fn executes_another_image_that_forks_at_once() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    let pid = calls.pid();
+    let text = calls.pid_text();
+    daemon.json(&[
+        "attach",
+        "--pid",
+        &text,
+        "--children",
+        "--level",
+        "segments",
+    ]);
+    let folder = scratch();
+    let script = folder.path().join("forks.sh");
+    let program = executable("calls.c", Library::Runtime);
+    let lines = format!("#!/bin/sh\n{} <&0 &\nwait\n", program.display());
+    std::fs::write(&script, lines).unwrap();
+    let may_run = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, may_run).unwrap();
+    calls.tell(&format!("exec {}", script.display()));
+    assert_eq!(calls.hear()["ready"], true);
+    let child = until(SHORT, "the child is followed", || {
+        let all = daemon.json(&["ps"]);
+        let mut all = all["processes"].as_array().unwrap().iter();
+        let is_child = |one: &&Value| one["pid"] != pid && one["state"] == "attached";
+        let child = number(&all.find(is_child)?["pid"]) as u32;
+        let live = daemon.stats(child)["placement"]["sites"].as_u64() > Some(0);
+        live.then_some(child)
+    });
+    calls.call("cudaMalloc b 1000");
+    let stats = daemon.stats(child);
+    assert_eq!(held(&stats), (1, 1000), "{stats:#}");
+    calls.finish();
 }
 
 #[test]

@@ -292,6 +292,19 @@ impl Ledger {
         self.processes.get(&p).is_some_and(Process::wants_reading)
     }
 
+    /// Whether anything was seen of a process on a device.
+    pub fn has_devices(&self, p: ProcessHandle) -> bool {
+        let process = self.processes.get(&p);
+        process.is_some_and(|process| !process.visible_devices().is_empty())
+    }
+
+    /// Whether it is certain that a process uses a device itself: it has allocated there, or NVML sees it on one. A process that was
+    /// forked by one that uses devices cannot.
+    pub fn uses_devices_itself(&self, p: ProcessHandle) -> bool {
+        let process = self.processes.get(&p);
+        process.is_some_and(Process::uses_devices_itself)
+    }
+
     /// Forgets the processes with this pid that have ended and that [`Ledger::find`] will never give again, because one
     /// that was attached later has their pid.
     pub fn forget_before(&mut self, pid: u32) {

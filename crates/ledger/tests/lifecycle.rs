@@ -510,3 +510,42 @@ fn totals_that_are_not_proven_are_unknown() {
         );
     }
 }
+
+/// A forked process frees what its parent has allocated, but only one that uses a device itself allocates there.
+#[test]
+fn who_allocates_uses_the_device_itself() {
+    let uses = |bodies: Vec<Body>| {
+        let mut ledger = attached(Level::Trace, false, 1);
+        for body in bodies {
+            ledger.apply(&event(P, 2, body));
+        }
+        (ledger.has_devices(P), ledger.uses_devices_itself(P))
+    };
+    assert_eq!(uses(vec![]), (false, false));
+    let entry = |action| {
+        Body::Trace(PoolTrace {
+            action,
+            allocator: 0x10,
+            device: Some(0),
+            addr: 0x7000_0000,
+            size: 512,
+            stream: 0,
+            block_size: Some(512),
+            total_allocated: None,
+            total_reserved: None,
+            pool: None,
+        })
+    };
+    assert_eq!(uses(vec![entry(TraceAction::FreeRequested)]), (true, false));
+    assert_eq!(uses(vec![entry(TraceAction::Alloc)]), (true, true));
+    let taken = call("cudaMalloc", CallOp::Alloc, 0x7000_0000, 512);
+    assert_eq!(uses(vec![taken]), (true, true));
+    let places = RunsOn {
+        devices: vec![Hardware {
+            uuid: "GPU-1".to_owned(),
+            mig_uuid: None,
+            pci_address: None,
+        }],
+    };
+    assert_eq!(uses(vec![Body::RunsOn(places)]), (false, true));
+}

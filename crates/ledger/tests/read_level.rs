@@ -163,3 +163,21 @@ fn a_block_is_as_old_as_the_reading_that_first_had_it() {
     assert_eq!(since(old), 0, "it was there before");
     assert_eq!(since(new), read_at);
 }
+
+/// Where no reading has succeeded there is no older one to be shown.
+#[test]
+fn totals_are_old_only_where_a_reading_has_told_them() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.attached = false;
+    sim.alloc(0, 0, 512);
+    let mut ledger = attached_as(Level::Read, false, sim.time, Backend::Native);
+    let failed = Body::Coverage(CoverageNote {
+        code: "reading_failed".to_owned(),
+        text: "it failed".to_owned(),
+    });
+    ledger.apply(&event(P, sim.time, failed.clone()));
+    assert!(!has_note(&stats(&ledger).coverage, "totals_old"));
+    tell(&mut ledger, sim.time, sim.reading(0, 10));
+    ledger.apply(&event(P, sim.time, failed));
+    assert!(has_note(&stats(&ledger).coverage, "totals_old"));
+}

@@ -113,6 +113,21 @@ pub fn read(pid: u32, name: &str) -> Result<Vec<u8>, SiteError> {
     text.map_err(|source| SiteError::proc_read(pid, path, source))
 }
 
+/// The children of a process that are still there, those of all its threads; none where the kernel does not list them (before 3.5, or built
+/// without CONFIG_PROC_CHILDREN).
+pub fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let lists =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let pids = list.split_ascii_whitespace();
+            pids.filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
 /// The parent of which the process's memory is a copy: it was forked and has executed no image since, and its parent is still there and has
 /// executed none either. `None` where that is not so, or cannot be told.
 ///

@@ -334,3 +334,28 @@ fn a_damaged_file_counts_by_its_name() {
         assert!(!resolved.undelivered);
     }
 }
+
+#[test]
+fn the_children_of_all_threads_are_found() {
+    let start = || Command::new("sleep").arg("60").spawn().unwrap();
+    let (wait, go_on) = std::sync::mpsc::channel::<()>();
+    let (told, tell) = std::sync::mpsc::channel::<std::process::Child>();
+    // A child belongs to the thread that forked it, as long as that runs.
+    let thread = std::thread::spawn(move || {
+        told.send(start()).unwrap();
+        let _ = go_on.recv();
+    });
+    let mut children = [start(), tell.recv().unwrap()];
+    let found = memscope_site::process::children(std::process::id());
+    let all_found = children.iter().all(|child| found.contains(&child.id()));
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    drop(wait);
+    thread.join().unwrap();
+    assert!(all_found, "{found:?}");
+    let left = memscope_site::process::children(std::process::id());
+    assert!(!children.iter().any(|child| left.contains(&child.id())));
+    assert!(memscope_site::process::children(u32::MAX).is_empty());
+}

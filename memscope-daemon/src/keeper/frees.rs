@@ -44,7 +44,7 @@ pub(super) struct Frees {
 /// What is known of the frees of one process.
 #[derive(Default)]
 struct Known {
-    /// Whether the call of `record_trace` in `free_block` has no probe any more.
+    /// Whether the probe on the call of `record_trace` in `free_block` was removed: what it still tells is told by others.
     settled: bool,
     /// Before that: the block whose completion was told last for a thread.
     told: Latest<u64>,
@@ -131,8 +131,9 @@ impl Open {
 }
 
 impl Frees {
-    /// The probe is gone that told of each completion, and all that it has told was taken in. A thread may have requested a free
-    /// before its request told of both, and complete it only now: this appends what nobody else will tell.
+    /// The probe was removed that told of each completion, and what it had told by then was taken in. A thread may have requested a
+    /// free before its request told of both, and complete it only now: this appends what nobody else will tell. On older kernels
+    /// the probe goes on for a moment; what it still tells is dropped.
     pub fn settle(&mut self, process: u32, now_ns: u64, batch: &mut Vec<u8>) {
         let settled = Known {
             settled: true,
@@ -203,6 +204,8 @@ impl Frees {
             known.told.remove(tid);
         }
         if flags & TRACE_EXPECTED != 0 {
+            // The programs rely on that probe, as when the allocator of another library came.
+            known.settled = false;
             known.open.insert(tid, word(record, 0));
             return;
         }
@@ -218,7 +221,7 @@ impl Frees {
         let tid = u32::from_ne_bytes(word(record, TID));
         let addr = address(record);
         let first = batch.len();
-        if flags & TRACE_EXPECTED != 0 && known.told.get(tid) == Some(&addr) {
+        if flags & TRACE_EXPECTED != 0 && (known.settled || known.told.get(tid) == Some(&addr)) {
             known.told.remove(tid);
             return;
         }

@@ -19,8 +19,8 @@ use super::load::{AttachMethod, Kernel, Program};
 use super::multi::{self, Point};
 use super::pins::{PinError, Pins};
 
-/// A live attachment. [`detach_all`] ends it, which may take a tenth of a second: the kernel waits until no processor is inside the
-/// probe. A link that is pinned outlives this value; one that is not ends with it.
+/// A live attachment. [`detach_all`] ends it, which may take a tenth of a second. A link that is pinned outlives this value; one that is
+/// not ends with it.
 pub struct Link {
     /// The place of the link in the traced process, and its pins.
     pub site: LinkSite,
@@ -234,8 +234,8 @@ fn each(
     Ok(links)
 }
 
-/// Removes links in parallel, since each removal waits for a grace period of the kernel. Returns when all are
-/// removed.
+/// Removes links in parallel, since a removal may wait for a grace period of the kernel. On kernels from before late 2025 the removal of a
+/// pinned link is not waited for: its probe may go on for a moment after this has returned.
 pub fn detach_all(links: Vec<Link>) {
     const SIDE_BY_SIDE: usize = 16;
     let mut rest = links;

@@ -45,6 +45,7 @@ impl Tracer {
                     children: *children,
                     wait: *wait || *children,
                     generation: 0,
+                    forks_since_ns: None,
                     late: None,
                 };
                 let attached = self.attach_one(caller, *pid, cause)?;
@@ -130,6 +131,7 @@ impl Tracer {
             children: false,
             wait: rule.waits(),
             generation: 0,
+            forks_since_ns: None,
             late: None,
         };
         let attached = self.attach_one(rule.caller.clone(), pid, cause)?;
@@ -155,6 +157,7 @@ impl Tracer {
             return self.attach_image(caller, pid, cause);
         }
         let mut tries = 1;
+        let began_ns = crate::clock::boot_ns();
         loop {
             let before = memscope_site::process::image(pid);
             let outcome = self.attach_image(caller.clone(), pid, cause.clone());
@@ -172,6 +175,7 @@ impl Tracer {
                 self.forget_ended();
                 cause.generation += 1;
                 cause.wait = true;
+                cause.forks_since_ns.get_or_insert(began_ns);
             }
             cause.late = None;
             let judged = self.judged_again(pid, cause.rule, &cause.options);
@@ -324,6 +328,7 @@ impl Tracer {
                 reading: false,
                 read_again: false,
                 is_copy: false,
+                holds_nothing: false,
                 baseline: None,
                 retry: None,
                 python: false,
@@ -371,6 +376,9 @@ impl Tracer {
         self.read_backend(pid);
         self.say_memory(pid, false);
         self.start_reading(pid);
+        if let Some(since_ns) = cause.forks_since_ns {
+            self.follow_what_was_forked(pid, since_ns);
+        }
         self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {
             return Err(Refusal::DiedDuringAttach { pid });

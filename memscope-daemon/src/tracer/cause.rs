@@ -17,6 +17,9 @@ pub(super) struct Cause {
     /// Whether to attach even if no device library is mapped yet.
     pub(super) wait: bool,
     pub(super) generation: u32,
+    /// Where its children are attached as well: from which moment on (boot time, nanoseconds), if that is before its probes are live.
+    /// What it has forked by then is looked for.
+    pub(super) forks_since_ns: Option<u64>,
     /// Coverage note about what happened before the probes were live.
     pub(super) late: Option<CoverageNote>,
 }
@@ -105,6 +108,7 @@ mod tests {
                 children: true,
                 wait: true,
                 generation: 0,
+                forks_since_ns: None,
                 late: None,
             },
         }

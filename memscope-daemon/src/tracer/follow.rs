@@ -165,6 +165,11 @@ impl Tracer {
         if self.pid_of(process) != Some(tgid) {
             return;
         }
+        // What the new image forks is told by nobody until it is attached.
+        let attached = self.keeper.ask_blocking(move |ledger, _| {
+            let summary = ledger.summary(process);
+            summary.map(|summary| summary.attached_ns)
+        });
         let Some(old) = self.end(tgid, DaemonRecord::Replaced) else {
             return;
         };
@@ -185,6 +190,7 @@ impl Tracer {
             children: old.children,
             wait: true,
             generation: old.facts.generation + 1,
+            forks_since_ns: attached.flatten(),
             late: None,
         };
         self.follow(old.facts.uids[0], tgid, tgid, old.caller, cause);
@@ -203,12 +209,48 @@ impl Tracer {
             return;
         }
         let (caller, uid) = (traced.caller.clone(), traced.facts.uids[0]);
-        let cause = Cause {
+        let cause = Tracer::of_child(traced);
+        self.follow(uid, pid, child, caller, cause);
+    }
+
+    /// Lets the children wait to be followed that a process has forked since a moment, when no probe told of them.
+    pub(super) fn follow_what_was_forked(&mut self, pid: u32, since_ns: u64) {
+        let Some(traced) = self.traced.get(&pid).filter(|traced| traced.children) else {
+            return;
+        };
+        let cause = Tracer::of_child(traced);
+        let (caller, uid) = (traced.caller.clone(), traced.facts.uids[0]);
+        let since_ticks = since_ns / (1_000_000_000 / rustix::param::clock_ticks_per_second());
+        for child in memscope_site::process::children(pid) {
+            let Ok(stat) = memscope_site::process::alive(child) else {
+                continue;
+            };
+            let is_known = self.traced.contains_key(&child) || self.was_let_be(child);
+            if is_known || stat.start_ticks < since_ticks {
+                continue;
+            }
+            // One after the other, so that a chain of forks is no chain of calls.
+            self.wait_to_follow(Followed {
+                pid: child,
+                start_ticks: stat.start_ticks,
+                from: pid,
+                uid,
+                caller: caller.clone(),
+                cause: cause.clone(),
+            });
+        }
+    }
+
+    /// How a child of a process comes to be attached. It may have forked others itself before that.
+    fn of_child(traced: &Traced) -> Cause {
+        let pid = traced.pid;
+        Cause {
             options: traced.options.clone(),
             rule: traced.rule,
             children: true,
             wait: true,
             generation: 0,
+            forks_since_ns: Some(0),
             late: Some(CoverageNote {
                 code: "child_attached_late".to_owned(),
                 text: format!(
@@ -216,8 +258,7 @@ impl Tracer {
                      seen"
                 ),
             }),
-        };
-        self.follow(uid, pid, child, caller, cause);
+        }
     }
 
     /// Attaches what a traced process of the user led to. Where the user's processes have taken their share of the tracer's time, it waits
@@ -237,7 +278,14 @@ impl Tracer {
         };
         if self.shares.has_time(uid, Instant::now()) {
             self.follow_now(next);
-        } else if !self.waiting.push(next) {
+        } else {
+            self.wait_to_follow(next);
+        }
+    }
+
+    fn wait_to_follow(&mut self, next: Followed) {
+        let Followed { pid, from, uid, .. } = next;
+        if !self.waiting.push(next) {
             tracing::warn!(
                 pid,
                 from,

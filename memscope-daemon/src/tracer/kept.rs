@@ -146,6 +146,7 @@ impl KeptProcess {
             reading: _,
             read_again: _,
             is_copy,
+            holds_nothing: _,
             baseline,
             retry: _,
             next_read: _,

@@ -160,7 +160,7 @@ pub struct Tracer {
     traced: BTreeMap<u32, Traced>,
     /// Processes that were given up because they took too much of the daemon's memory, with the times of their starts.
     given_up: HashMap<u32, u64>,
-    /// Processes that somebody has detached while rules or the policy would attach them again, with the times of their starts.
+    /// Processes that somebody has detached, which no rule and no policy attaches again, with the times of their starts.
     let_be: HashMap<u32, u64>,
     rules: Vec<Rule>,
     /// Processes that rules may want.
@@ -417,6 +417,7 @@ impl Tracer {
 
     /// Looks for what the traced processes have changed and nothing has reported.
     fn rescan(&mut self) {
+        self.forget_let_be();
         let pids: Vec<u32> = self.traced.keys().copied().collect();
         if pids.is_empty() {
             return;
@@ -424,13 +425,18 @@ impl Tracer {
         let look = self.nvml.look();
         let mut have_run = false;
         for pid in pids {
-            if self.has_run(pid) {
+            let has_run = self.has_run(pid);
+            if has_run {
                 have_run = true;
                 let mapped = self.mappings_changed(pid);
                 self.look_at(pid, mapped);
             }
             // Others may have taken the device's memory.
             self.say_seen(pid, false, &look);
+            // By now it may have been seen to use a device itself.
+            if has_run && self.traced.get(&pid).is_some_and(|one| one.is_copy) {
+                self.start_reading(pid);
+            }
         }
         if have_run {
             self.save_sometimes();
@@ -614,10 +620,8 @@ impl Tracer {
             let ended = self.end(pid, DaemonRecord::Detached);
             let ended = ended.map(|traced| traced.facts.start_ticks);
             if let Some(start_ticks) = ended.or_else(|| waited.get(&pid).copied()) {
-                // Else it would be attached again within a second.
-                if self.looks_for_processes() {
-                    self.let_be.insert(pid, start_ticks);
-                }
+                // A rule or a policy would attach it again within a second, also one that comes later.
+                self.let_be.insert(pid, start_ticks);
                 outcome.pids.push(pid);
             }
         }

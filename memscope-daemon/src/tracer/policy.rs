@@ -180,6 +180,7 @@ impl Tracer {
             children: false,
             wait: waits,
             generation: 0,
+            forks_since_ns: None,
             late: None,
         };
         match self.attach_one(Caller::root(), pid, cause) {

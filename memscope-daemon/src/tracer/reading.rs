@@ -2,6 +2,7 @@
 //! records; at level `read` they are all that is ever known of it. Each reading runs in a thread of its own, since it
 //! has to be tried again while the process is busy.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -38,12 +39,13 @@ impl Tracer {
     /// Begins a reading, unless the process has no pool to read. If a reading is under way, another one follows it,
     /// since the structures may have been read already. Returns whether a reading is under way now.
     pub(super) fn start_reading(&mut self, pid: u32) -> bool {
+        // At level `segments` nothing is read, so that what was not seen does not count.
+        let empty = self.traced.values();
+        let empty = empty.filter(|one| one.holds_nothing || one.level == Level::Segments);
+        let empty: HashSet<u32> = empty.map(|one| one.pid).collect();
         let Some(traced) = self.traced.get_mut(&pid) else {
             return false;
         };
-        if traced.is_copy {
-            return false;
-        }
         if traced.reading {
             traced.read_again = true;
             return true;
@@ -66,6 +68,7 @@ impl Tracer {
             pid,
             process: traced.handle,
             keeper: self.keeper.clone(),
+            empty,
             parts: 0,
         };
         let orders: Sender<Order> = self.orders.clone();
@@ -103,6 +106,11 @@ impl Tracer {
         }
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
+        traced.holds_nothing = match &outcome {
+            ReadingOutcome::NothingYet => true,
+            ReadingOutcome::Taken { found, .. } => found.devices == 0,
+            ReadingOutcome::Copied { .. } | ReadingOutcome::Failed { .. } => false,
+        };
         match outcome {
             ReadingOutcome::Taken { layout, found } => {
                 let raced = found.cost.map_or(0, |cost| cost.raced);
@@ -116,10 +124,12 @@ impl Tracer {
                 }
                 traced.baseline.get_or_insert(found);
                 traced.retry = None;
-                self.note(pid, "baseline_not_read", "");
-                self.note(pid, "reading_failed", "");
+                self.end_notes(pid);
             }
-            ReadingOutcome::NothingYet => {}
+            ReadingOutcome::NothingYet => {
+                traced.retry = None;
+                self.end_notes(pid);
+            }
             ReadingOutcome::Copied { parent } => {
                 traced.is_copy = true;
                 traced.retry = None;
@@ -129,9 +139,10 @@ impl Tracer {
                     "baseline_not_read"
                 };
                 let text = format!(
-                    "it was forked by process {parent}, so PyTorch's structures in its memory are a copy: the memory that they name is \
-                     {parent}'s, and is shown there"
+                    "it was forked by process {parent}, which holds memory of a device, and was not seen to use a device itself: so PyTorch's \
+                     structures in its memory count as a copy, and the memory that they name is shown as {parent}'s"
                 );
+                self.note(pid, "reading_failed", "");
                 self.note(pid, code, &text);
             }
             ReadingOutcome::Failed { why, layout } => {
@@ -140,8 +151,14 @@ impl Tracer {
                 }
                 tracing::info!(pid, why, "the allocator's structures were not read");
                 let (code, text) = if traced.level == Level::Read {
-                    let text =
-                        format!("the last reading failed, so that an earlier one is shown: {why}");
+                    let text = match traced.baseline {
+                        Some(_) => format!(
+                            "the last reading failed, so that an earlier one is shown: {why}"
+                        ),
+                        None => {
+                            format!("no reading has succeeded yet, so that nothing is shown: {why}")
+                        }
+                    };
                     ("reading_failed", text)
                 } else {
                     let longest = if again { RETRY_AFTER_LOSS } else { LAST_RETRY };
@@ -173,6 +190,16 @@ impl Tracer {
             self.start_reading(pid);
         }
         self.answer_waiting();
+    }
+
+    /// Takes back what was said of readings that failed, and of structures that seemed to be a copy.
+    fn end_notes(&mut self, pid: u32) {
+        self.note(pid, "baseline_not_read", "");
+        self.note(pid, "reading_failed", "");
+        let traced = self.traced.get_mut(&pid);
+        if traced.is_some_and(|traced| std::mem::take(&mut traced.is_copy)) {
+            self.note(pid, "pool_not_readable", "");
+        }
     }
 
     /// Asks for a reading after records of the process were lost. A process that loses records all the time is not
@@ -259,6 +286,8 @@ struct Job {
     pid: u32,
     process: ProcessHandle,
     keeper: KeeperHandle,
+    /// Processes that hold nothing if the ledger knows no device of theirs.
+    empty: HashSet<u32>,
     /// Number of parts that were handed over.
     parts: usize,
 }
@@ -308,9 +337,15 @@ impl Job {
         let Some(parent) = process::copied_from(self.pid) else {
             return Inherited::Nothing;
         };
+        let (child, is_empty) = (self.process, self.empty.contains(&parent));
         let held = self.keeper.ask_blocking(move |ledger, _| {
-            let summary = ledger.find(parent).and_then(|it| ledger.summary(it))?;
-            (summary.ended_ns.is_none()).then_some(summary.reserved_bytes)
+            if ledger.uses_devices_itself(child) {
+                return None;
+            }
+            let parent = ledger.find(parent)?;
+            let summary = ledger.summary(parent)?;
+            let holds_nothing = is_empty && !ledger.has_devices(parent);
+            (summary.ended_ns.is_none() && !holds_nothing).then_some(summary.reserved_bytes)
         });
         match held.flatten() {
             None | Some(Some(0)) => Inherited::Nothing,

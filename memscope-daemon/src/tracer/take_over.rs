@@ -104,6 +104,7 @@ impl Tracer {
                 children: process.children,
                 wait: true,
                 generation: process.facts.generation,
+                forks_since_ns: None,
                 late: None,
             };
             match self.attach_one(process.caller, pid, cause) {
@@ -200,6 +201,7 @@ impl Tracer {
             reading: false,
             read_again: false,
             is_copy: process.is_copy,
+            holds_nothing: false,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),

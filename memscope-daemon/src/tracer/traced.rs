@@ -91,8 +91,10 @@ pub struct Traced {
     pub reading: bool,
     /// Whether another reading is wanted when that one has ended.
     pub read_again: bool,
-    /// The structures of its allocator are a copy of its parent's, which holds the memory: they are not read.
+    /// The last reading found that the structures of its allocator are a copy of its parent's, which holds the memory.
     pub is_copy: bool,
+    /// The last reading found nothing: its allocator had not taken any memory.
+    pub holds_nothing: bool,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
     /// Pause after the last failed reading. `None` while none has failed since the last success.

@@ -329,6 +329,8 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
 fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
     let refused = |row: &crate::state::device::Device| row.pool.read.refusal.is_some();
     let is_old = process.notes.has("reading_failed") || process.devices.iter().any(refused);
+    let was_read = |row: &crate::state::device::Device| row.pool.read.count > 0;
+    let is_old = is_old && process.devices.iter().any(was_read);
     if process.facts.level == Some(Level::Read) && is_old {
         say(
             "totals_old",

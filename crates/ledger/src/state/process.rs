@@ -368,6 +368,12 @@ impl Process {
         rows
     }
 
+    /// See [`crate::Ledger::uses_devices_itself`].
+    pub(crate) fn uses_devices_itself(&self) -> bool {
+        let allocated = |row: &Device| row.pool.alloc_count + row.driver.alloc_count > 0;
+        !self.devices.runs_on.is_empty() || self.devices.iter().any(allocated)
+    }
+
     /// Pools that report their own memory through mstx.
     pub(crate) fn region_pools(&self) -> Vec<RegionPool> {
         let workspaces = self.driver.workspaces_seen;

@@ -9,14 +9,13 @@ use memscope_proto::v1;
 use memscope_proto::v1::event::Body;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rows after which a batch is closed; what is left comes with the next one.
-pub const ROWS: usize = 400_000;
+/// Rows after which a batch is closed.
+const ROWS: usize = 400_000;
 /// Bytes of snapshots in one batch; one that is larger is left out, and a row in `gaps` tells of it.
 pub const SNAPSHOT_BYTES: u64 = 64 << 20;
 
 /// The same where the spool takes at most so many bytes: half of it, because there are other rows in a batch, and others wait.
-#[must_use]
-pub fn snapshot_bytes(spool: u64) -> u64 {
+fn snapshot_bytes(spool: u64) -> u64 {
     SNAPSHOT_BYTES.min(spool / 2)
 }
 
@@ -33,6 +32,48 @@ pub struct Batch {
     pub cursor: Cursor,
     /// There is more than one batch takes.
     pub more: bool,
+    /// The process that the next batch begins with, by its handle; 0: with all.
+    pub next: u32,
+}
+
+/// What a batch may have, and where it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Rows after which it is closed; what is left comes with the next one.
+    pub rows: usize,
+    /// Most bytes of snapshots.
+    pub snapshot_bytes: u64,
+    /// The process that it begins with, by its handle; 0: with all.
+    pub first: u32,
+}
+
+impl Room {
+    /// In a spool that takes at most so many bytes.
+    #[must_use]
+    pub fn of(spool: u64) -> Room {
+        Room {
+            rows: ROWS,
+            snapshot_bytes: snapshot_bytes(spool),
+            first: 0,
+        }
+    }
+
+    /// What is left for the next batch after one that is closed.
+    #[must_use]
+    pub fn after(self, batch: &Batch) -> Room {
+        Room {
+            rows: if batch.more { self.rows } else { ROWS },
+            first: batch.next,
+            ..self
+        }
+    }
+
+    /// Less of it, after a batch with so many rows that even an empty spool does not take; `None`: it cannot be less.
+    #[must_use]
+    pub fn less(self, rows: usize) -> Option<Room> {
+        let rows = self.rows.min(rows) / 2;
+        (rows > 0).then_some(Room { rows, ..self })
+    }
 }
 
 /// What was heard of events.
@@ -49,21 +90,20 @@ struct Maker<'a> {
     daemon: &'a Daemon,
     node: &'a Node,
     number: u64,
-    /// Most bytes of snapshots in it.
-    snapshot_bytes: u64,
+    room: Room,
     epoch: u64,
     now_ns: u64,
     processes: BTreeMap<u32, v1::Process>,
     batch: Batch,
 }
 
-/// Asks the daemon for what is not in the archive yet: of the node, for the batch with the number, with at most so many bytes of snapshots.
+/// Asks the daemon for what is not in the archive yet: of the node, for the batch with the number, and for so much of it as there is room.
 ///
 /// # Errors
 /// If the daemon does not answer. What it refuses about one process only is asked again with the next batch.
 pub async fn make(
     daemon: &Daemon,
-    (node, number, snapshot_bytes): (&Node, u64, u64),
+    (node, number, room): (&Node, u64, Room),
     cursor: &Cursor,
     ears: &Ears,
 ) -> Result<Batch, DaemonError> {
@@ -73,7 +113,7 @@ pub async fn make(
         daemon,
         node,
         number,
-        snapshot_bytes,
+        room,
         epoch: status.journal.map_or(0, |journal| journal.epoch),
         now_ns: status.now_unix_ns,
         processes: processes.into_iter().map(|it| (it.handle, it)).collect(),
@@ -87,9 +127,12 @@ pub async fn make(
         maker.events(heard);
     }
     maker.over(&ears.alerts.standing);
-    for handle in maker.processes.keys().copied().collect::<Vec<u32>>() {
-        if maker.batch.rows.len() >= ROWS {
-            maker.batch.more = true;
+    let asked = maker.processes.range(room.first..);
+    for handle in asked.map(|(handle, _)| *handle).collect::<Vec<u32>>() {
+        if !maker.batch.more && maker.rows_left() == 0 {
+            (maker.batch.more, maker.batch.next) = (true, handle);
+        }
+        if maker.batch.more {
             break;
         }
         match maker.process(handle).await {
@@ -137,6 +180,11 @@ impl Maker<'_> {
             batch: self.number,
             epoch,
         }
+    }
+
+    /// How many rows it takes yet.
+    fn rows_left(&self) -> usize {
+        self.room.rows.saturating_sub(self.batch.rows.len())
     }
 
     fn seen(&mut self, handle: u32) -> &mut Seen {
@@ -363,16 +411,22 @@ impl Maker<'_> {
         handle: u32,
         mut seen: Seen,
         ended: bool,
-        made: Result<(Vec<Row>, Vec<Gap>), DaemonError>,
+        made: Result<Made, DaemonError>,
     ) -> Result<(), DaemonError> {
-        let (rows, gaps) = match made {
+        let Made { rows, gaps, more } = match made {
             Ok(made) => made,
             Err(error) if ended && (error.is_not_found() || error.is_given_up()) => {
                 seen.ended = true;
-                (Vec::new(), forgotten_of_process())
+                Made {
+                    gaps: forgotten_of_process(),
+                    ..Made::default()
+                }
             }
             Err(error) => return Err(error),
         };
+        if more {
+            (self.batch.more, self.batch.next) = (true, handle);
+        }
         self.batch.rows.extend(rows);
         for gap in gaps {
             self.gap(&gap, Some(handle));
@@ -386,7 +440,7 @@ impl Maker<'_> {
         process: &v1::Process,
         seen: &mut Seen,
         ended: bool,
-    ) -> Result<(Vec<Row>, Vec<Gap>), DaemonError> {
+    ) -> Result<Made, DaemonError> {
         let origin = self.origin(self.epoch);
         let pid = process.facts.as_ref().map_or(0, |facts| facts.pid);
         let is_it = |answer: &Option<v1::Process>| {
@@ -394,31 +448,37 @@ impl Maker<'_> {
                 .as_ref()
                 .is_some_and(|it| it.handle == process.handle)
         };
-        let (mut made, mut gaps) = (Vec::new(), Vec::new());
+        let mut made = Made::default();
         let stats = self.daemon.stats(pid).await?;
         let steps = self.daemon.steps(pid).await?;
         if !is_it(&stats.process) || !is_it(&steps.process) {
             // Another process has its number by now, and questions are about that one.
             if ended {
                 seen.ended = true;
-                gaps.extend(forgotten_of_process());
+                made.gaps.extend(forgotten_of_process());
             }
-            return Ok((made, gaps));
+            return Ok(made);
+        }
+        new_steps(&origin, &steps, process, seen, self.rows_left(), &mut made);
+        if made.more {
+            // All else comes with the last of the steps.
+            return Ok(made);
         }
         // It may have ended since the list was made: then the next batch has its end.
-        made.extend(rows::peaks(&origin, &stats, process, ended));
+        made.rows
+            .extend(rows::peaks(&origin, &stats, process, ended));
         for device in &stats.devices {
             let name = device.device.map_or("none".to_owned(), |it| it.to_string());
             let known = seen.ooms.entry(name).or_default();
             let count = device.oom_count.saturating_sub(*known);
             if count > 0 {
                 let since = seen.looked_ns;
-                made.push(rows::ooms(&origin, &stats, device, process, count, since));
+                made.rows
+                    .push(rows::ooms(&origin, &stats, device, process, count, since));
             }
             *known = device.oom_count;
         }
         seen.looked_ns = stats.as_of;
-        new_steps(&origin, &steps, process, seen, &mut made, &mut gaps);
         let hour = self.now_ns / HOUR_NS;
         if ended || seen.stacks_hour.is_none_or(|before| before < hour) {
             let metric = match ended {
@@ -428,9 +488,10 @@ impl Maker<'_> {
             let stacks = self.daemon.stacks(pid, metric, STACKS).await;
             match stacks {
                 Ok(stacks) if is_it(&stacks.process) => {
-                    made.extend(rows::stacks(&origin, &stacks, process, ended));
+                    made.rows
+                        .extend(rows::stacks(&origin, &stacks, process, ended));
                 }
-                Ok(_) => gaps.push(forgotten(StackRow::TABLE.name)),
+                Ok(_) => made.gaps.push(forgotten(StackRow::TABLE.name)),
                 // A process without stacks has other rows.
                 Err(DaemonError::Refused { source, .. }) => {
                     tracing::debug!(pid, error = source.message(), "stacks");
@@ -440,7 +501,7 @@ impl Maker<'_> {
             seen.stacks_hour = Some(hour);
         }
         seen.ended = ended;
-        Ok((made, gaps))
+        Ok(made)
     }
 
     /// Processes that the archive knows and that are not listed any more.
@@ -491,8 +552,8 @@ impl Maker<'_> {
             if self.batch.cursor.snapshots.contains(&number) {
                 continue;
             }
-            let fits = kept.bytes <= self.snapshot_bytes;
-            if fits && bytes + kept.bytes > self.snapshot_bytes {
+            let fits = kept.bytes <= self.room.snapshot_bytes;
+            if fits && bytes + kept.bytes > self.room.snapshot_bytes {
                 self.batch.more = true;
                 break;
             }
@@ -570,14 +631,23 @@ fn forgotten_of_process() -> Vec<Gap> {
     tables.map(|table| forgotten(table.name)).into()
 }
 
-/// The steps that end after the last one that is written.
+/// What is new of a process.
+#[derive(Debug, Default)]
+struct Made {
+    rows: Vec<Row>,
+    gaps: Vec<Gap>,
+    /// There are more steps than the batch takes.
+    more: bool,
+}
+
+/// The steps that end after the last one that is written: whole ones, up to so many rows or the first one.
 fn new_steps(
     origin: &Origin<'_>,
     answer: &v1::StepsResponse,
     process: &v1::Process,
     seen: &mut Seen,
-    made: &mut Vec<Row>,
-    gaps: &mut Vec<Gap>,
+    most: usize,
+    made: &mut Made,
 ) {
     let source = answer.summary.as_ref().map_or(0, |it| it.source);
     let told = v1::StepSource::try_from(source).unwrap_or_default();
@@ -598,49 +668,56 @@ fn new_steps(
         .rows
         .iter()
         .filter(|row| row.to_boot_ns > before.steps_to_ns);
+    // A step has a row for each device.
+    let devices: BTreeSet<Option<i32>> = answer.rows.iter().map(|row| row.device).collect();
+    let rows_of = |steps: u64| Some(steps.saturating_mul(devices.len() as u64));
     let mut is_first = true;
     for row in later {
+        if made.rows.len() >= most.max(1) && row.to_boot_ns > seen.steps_to_ns {
+            made.more = true;
+            return;
+        }
         // Where a better sign of steps was found, they are counted anew, and one may begin in what is written already.
         if row.from_boot_ns < before.steps_to_ns {
-            gaps.push(gap(
+            made.gaps.push(gap(
                 "renumbered",
                 row,
                 Some(1),
                 (Some(row.step), Some(row.step)),
             ));
+            is_first = false;
+            seen.wrote(row, source);
             continue;
         }
         if is_first && before.steps_to_ns > 0 && row.from_boot_ns > before.steps_to_ns {
             let same = before.step_source == source && row.step > before.step + 1;
             if same {
                 let numbers = (Some(before.step + 1), Some(row.step - 1));
-                gaps.push(gap(
+                made.gaps.push(gap(
                     "forgotten",
                     row,
-                    Some(row.step - before.step - 1),
+                    rows_of(row.step - before.step - 1),
                     numbers,
                 ));
             }
         }
         if is_first && before.steps_to_ns == 0 && row.step > 1 {
-            gaps.push(gap(
+            made.gaps.push(gap(
                 "forgotten",
                 row,
-                Some(row.step - 1),
+                rows_of(row.step - 1),
                 (Some(1), Some(row.step - 1)),
             ));
         }
         is_first = false;
-        made.push(rows::step(
+        made.rows.push(rows::step(
             origin,
             row,
             told,
             Some(process),
             unix(row.to_boot_ns),
         ));
-        seen.steps_to_ns = seen.steps_to_ns.max(row.to_boot_ns);
-        seen.step = row.step;
-        seen.step_source = source;
+        seen.wrote(row, source);
     }
 }
 

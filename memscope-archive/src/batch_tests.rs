@@ -43,7 +43,7 @@ async fn what_an_earlier_daemon_told_is_not_of_the_new_ones_processes() {
             daemon: &daemon,
             node: &node,
             number: 1,
-            snapshot_bytes: SNAPSHOT_BYTES,
+            room: Room::of(1 << 40),
             epoch: 2,
             now_ns: 1,
             processes: BTreeMap::from([(1, listed.clone())]),
@@ -114,7 +114,7 @@ async fn what_was_not_heard_is_told_apart_from_what_found_no_room() {
         daemon: &daemon,
         node: &node,
         number: 1,
-        snapshot_bytes: SNAPSHOT_BYTES,
+        room: Room::of(1 << 40),
         epoch: 8,
         now_ns: 1,
         processes: BTreeMap::new(),
@@ -166,7 +166,7 @@ fn maker<'m>(daemon: &'m Daemon, node: &'m Node) -> Maker<'m> {
         daemon,
         node,
         number: 1,
-        snapshot_bytes: SNAPSHOT_BYTES,
+        room: Room::of(1 << 40),
         epoch: 2,
         now_ns: 1,
         processes: BTreeMap::new(),
@@ -200,7 +200,7 @@ async fn findings_of_a_process_that_is_gone_are_over() {
         daemon: &daemon,
         node: &node,
         number: 1,
-        snapshot_bytes: SNAPSHOT_BYTES,
+        room: Room::of(1 << 40),
         epoch: 2,
         now_ns: 1,
         processes: BTreeMap::from([(
@@ -259,4 +259,84 @@ fn a_snapshot_leaves_room_in_the_spool() {
     assert_eq!(snapshot_bytes(2 * SNAPSHOT_BYTES), SNAPSHOT_BYTES);
     assert_eq!(snapshot_bytes(SNAPSHOT_BYTES), SNAPSHOT_BYTES / 2);
     assert_eq!(snapshot_bytes(1 << 20), 1 << 19);
+}
+
+/// What the next batch tells of these rows of steps: reasons of gaps with how many rows are missing, and how many rows it has.
+fn told_of_steps(
+    seen: &mut Seen,
+    source: v1::StepSource,
+    rows: &[v1::StepRow],
+) -> (Vec<(&'static str, Option<u64>)>, usize) {
+    let node = Node::default();
+    let origin = Origin {
+        node: &node,
+        batch: 1,
+        epoch: 2,
+    };
+    let answer = v1::StepsResponse {
+        as_of_boot_ns: 1_000,
+        as_of: 10_000,
+        summary: Some(v1::StepSummary {
+            source: source.into(),
+            ..v1::StepSummary::default()
+        }),
+        rows: rows.to_vec(),
+        ..v1::StepsResponse::default()
+    };
+    let mut made = Made::default();
+    let process = v1::Process::default();
+    new_steps(&origin, &answer, &process, seen, 2, &mut made);
+    let gaps = made.gaps.iter().map(|gap| (gap.reason, gap.missing));
+    (gaps.collect(), made.rows.len())
+}
+
+/// A step from one moment to another, on two devices.
+fn step_on_two(step: u64, from_boot_ns: u64, to_boot_ns: u64) -> [v1::StepRow; 2] {
+    [0, 1].map(|device| v1::StepRow {
+        step,
+        from_boot_ns,
+        to_boot_ns,
+        device: Some(device),
+        ..v1::StepRow::default()
+    })
+}
+
+/// Each step that is not kept any more had a row for each device.
+#[test]
+fn forgotten_steps_are_counted_in_rows() {
+    let mut seen = Seen::default();
+    let source = v1::StepSource::Optimizer;
+    let told = told_of_steps(&mut seen, source, &step_on_two(4, 30, 40));
+    assert_eq!(told, (vec![("forgotten", Some(6))], 2));
+    let told = told_of_steps(&mut seen, source, &step_on_two(7, 60, 70));
+    assert_eq!(told, (vec![("forgotten", Some(4))], 2));
+}
+
+/// Steps were counted anew, and the one that overlaps what is written is still the last one at the next batch.
+#[test]
+fn a_step_that_overlaps_what_is_written_is_told_once() {
+    let mut seen = Seen::default();
+    let before = told_of_steps(&mut seen, v1::StepSource::Backward, &step_on_two(1, 10, 20));
+    assert_eq!(before, (vec![], 2));
+    let source = v1::StepSource::Optimizer;
+    let mut rows = step_on_two(1, 5, 30).to_vec();
+    let once = vec![("renumbered", Some(1)), ("renumbered", Some(1))];
+    assert_eq!(told_of_steps(&mut seen, source, &rows), (once, 0));
+    assert_eq!(told_of_steps(&mut seen, source, &rows), (vec![], 0));
+    rows.extend(step_on_two(2, 30, 40));
+    assert_eq!(told_of_steps(&mut seen, source, &rows), (vec![], 2));
+}
+
+/// What one batch does not take comes with the next one, in whole steps.
+#[test]
+fn many_steps_come_in_several_batches() {
+    let mut seen = Seen::default();
+    let source = v1::StepSource::Optimizer;
+    let steps = [1, 2, 3].map(|step| step_on_two(step, step * 10, step * 10 + 10));
+    for _ in 0..3 {
+        let told = told_of_steps(&mut seen, source, &steps.concat());
+        assert_eq!(told, (vec![], 2));
+    }
+    let told = told_of_steps(&mut seen, source, &steps.concat());
+    assert_eq!(told, (vec![], 0));
 }

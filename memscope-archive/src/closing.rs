@@ -22,6 +22,13 @@ pub enum CloseError {
     Spool(#[from] SpoolError),
 }
 
+impl CloseError {
+    /// Whether there is no room for the batch although nothing else is in the spool, so that it does not help to wait.
+    pub fn is_larger_than_the_spool(&self) -> bool {
+        matches!(self, CloseError::Spool(SpoolError::Full { used: 0, .. }))
+    }
+}
+
 /// The spool, which batches go into and which is uploaded from.
 pub type Shared = Mutex<Spool<Cursor>>;
 
@@ -109,4 +116,73 @@ pub fn close(
     }
     spool.commit(all, &batch.cursor, dropped)?;
     Ok(count)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::batch::Room;
+    use crate::disk::Disk;
+    use memscope_archive_rows::rows::{self, Origin};
+    use memscope_proto::v1;
+
+    /// Else the same rows would be asked for at each try, and never again would a batch be closed.
+    #[test]
+    fn rows_that_an_empty_spool_does_not_take_come_in_several_batches() {
+        let folder = tempfile::tempdir().unwrap();
+        let limit = 1 << 20;
+        let (spool, cursor) = Spool::<Cursor>::open(folder.path(), limit, Disk::default()).unwrap();
+        let spool = Mutex::new(spool);
+        let node = Node::default();
+        let origin = Origin {
+            node: &node,
+            batch: 1,
+            epoch: 2,
+        };
+        // What does not become smaller when it is compressed.
+        let mut number = 1_u32;
+        let mut content = || {
+            let bytes = (0..64 << 10).map(|_| {
+                number ^= number << 13;
+                number ^= number >> 17;
+                number ^= number << 5;
+                number.to_le_bytes()[0]
+            });
+            bytes.collect::<Vec<u8>>()
+        };
+        let kept = v1::KeptSnapshot::default();
+        let all: Vec<Row> = (0..32)
+            .map(|_| rows::snapshot(&origin, &kept, Some(content()), None))
+            .collect();
+        let mut room = Room::of(limit);
+        let mut tries = Vec::new();
+        loop {
+            let rows: Vec<Row> = all.iter().take(room.rows).cloned().collect();
+            let count = rows.len();
+            let mut batch = Batch {
+                rows,
+                cursor: cursor.clone(),
+                ..Batch::default()
+            };
+            tries.push(count);
+            match close(&spool, &node, "none", &mut batch) {
+                Ok(_) => break,
+                Err(error) => {
+                    assert!(error.is_larger_than_the_spool(), "{error}");
+                    room = room.less(count).unwrap();
+                }
+            }
+        }
+        assert_eq!(tries, [32, 16, 8]);
+        assert_eq!(lock(&spool).next_batch(), 2);
+        // With something in the spool it helps to wait.
+        let mut batch = Batch {
+            rows: all.into_iter().take(12).collect(),
+            ..Batch::default()
+        };
+        let error = close(&spool, &node, "none", &mut batch).unwrap_err();
+        assert!(!error.is_larger_than_the_spool(), "{error}");
+        assert!(Room { rows: 1, ..room }.less(5).is_none());
+    }
 }

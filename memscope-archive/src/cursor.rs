@@ -1,5 +1,6 @@
 //! What is in the archive already. It is stored with each batch, in the same step.
 
+use memscope_proto::v1;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +52,15 @@ pub struct Seen {
     pub looked_ns: u64,
     /// Numbers of the findings that stand, as far as the archive tells.
     pub standing: BTreeSet<u64>,
+}
+
+impl Seen {
+    /// A step is written, or a gap that tells of it.
+    pub fn wrote(&mut self, row: &v1::StepRow, source: i32) {
+        self.steps_to_ns = self.steps_to_ns.max(row.to_boot_ns);
+        self.step = row.step;
+        self.step_source = source;
+    }
 }
 
 /// The name of a process in the cursor.

@@ -166,12 +166,17 @@ impl Ear {
     pub fn written(&self, heard: &Heard) {
         let mut inner = self.lock();
         // What found no room may have become more while the batch was written.
-        if let Some(Sound::NoRoom { count: told, .. }) = heard.sounds.last() {
-            let told = *told;
+        if let Some(Sound::NoRoom {
+            count: told,
+            last: told_to,
+            ..
+        }) = heard.sounds.last()
+        {
             inner.sounds.drain(..heard.sounds.len() - 1);
             let more = match inner.sounds.front_mut() {
-                Some(Sound::NoRoom { count, .. }) => {
+                Some(Sound::NoRoom { count, first, .. }) => {
                     *count -= told;
+                    *first = told_to + 1;
                     *count > 0
                 }
                 _ => true,
@@ -244,6 +249,28 @@ mod tests {
         assert_eq!(told(&first), [&before[..], &between].concat());
         ear.written(&first);
         assert_eq!(told(&ear.heard()), ["begins", "2 of 8: 5 to 6"]);
+    }
+
+    #[test]
+    fn what_found_no_room_while_a_batch_was_written_is_told_by_its_own_numbers() {
+        let ear = Ear::new(&[], 2);
+        for sequence in 1..=5 {
+            ear.hear(event(sequence));
+        }
+        let heard = ear.heard();
+        ear.hear(event(6));
+        ear.hear(event(7));
+        ear.written(&heard);
+        let rest = ear.heard();
+        let [
+            Sound::NoRoom {
+                count, first, last, ..
+            },
+        ] = rest.sounds[..]
+        else {
+            panic!("{rest:?}");
+        };
+        assert_eq!((count, first, last), (2, 6, 7));
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod store;
 mod upload;
 
 use anyhow::{Context as _, Result};
-use batch::Ears;
+use batch::{Ears, Room};
 use clap::{CommandFactory as _, Parser as _};
 use closing::{Shared, lock};
 use cursor::Cursor;
@@ -105,6 +105,7 @@ async fn run(options: &Options, store: Store, node: Node) -> Result<()> {
         waiting = spool.files(),
         "the archive begins"
     );
+    let room = Room::of(limit);
     let spool: Arc<Shared> = Arc::new(Mutex::new(spool));
     let closed = Arc::new(Notify::new());
     let alerts = Ear::new(ALERTS, MOST_EVENTS);
@@ -119,6 +120,7 @@ async fn run(options: &Options, store: Store, node: Node) -> Result<()> {
         node,
         spool: Arc::clone(&spool),
         cursor,
+        room,
         alerts,
         events,
         problem: None,
@@ -184,6 +186,8 @@ struct Archive<'a> {
     node: Node,
     spool: Arc<Shared>,
     cursor: Cursor,
+    /// For the next batch.
+    room: Room,
     alerts: Arc<Ear>,
     events: Option<Arc<Ear>>,
     /// Why the last batch was not closed, so that it is told once.
@@ -219,13 +223,14 @@ impl Archive<'_> {
         };
         let daemon = Daemon::connect(&self.options.socket).await?;
         let number = lock(&self.spool).next_batch();
-        let limit = self.options.spool_mib << 20;
-        let origin = (&self.node, number, batch::snapshot_bytes(limit));
+        let origin = (&self.node, number, self.room);
         let mut batch = batch::make(&daemon, origin, &self.cursor, &ears).await?;
         if batch.rows.is_empty() && batch.cursor == self.cursor {
+            self.room = self.room.after(&batch);
             self.written(&ears);
-            return Ok(false);
+            return Ok(batch.more);
         }
+        let rows = batch.rows.len();
         let cluster = self.options.cluster.clone();
         let (spool, node) = (Arc::clone(&self.spool), self.node.clone());
         // Compressing and flushing take their time, and events must be heard meanwhile.
@@ -236,8 +241,20 @@ impl Archive<'_> {
         let (result, batch) = closed.await.context("closing a batch failed")?;
         // A batch that is in the spool counts, even if something of what comes after it failed.
         if lock(&self.spool).next_batch() > number {
+            self.room = self.room.after(&batch);
             self.cursor = batch.cursor;
             self.written(&ears);
+        }
+        if let Err(error) = &result
+            && error.is_larger_than_the_spool()
+            && let Some(less) = self.room.less(rows)
+        {
+            tracing::info!(
+                rows,
+                "the spool does not take so many rows: they come in several batches"
+            );
+            self.room = less;
+            return Ok(true);
         }
         let rows = result?;
         tracing::debug!(number, rows, "a batch is closed");

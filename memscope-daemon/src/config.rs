@@ -34,7 +34,7 @@ pub struct Config {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Check the configuration file and the command line, with the files that they name for TLS, and end.
+    /// Check the configuration file and the command line, with the addresses and files that they name, and end.
     #[arg(long, conflicts_with_all = ["replay", "import", "earlier", "cleanup"])]
     pub check_config: bool,
 

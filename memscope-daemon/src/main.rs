@@ -85,19 +85,10 @@ fn main() -> std::process::ExitCode {
 /// Exit code where the command line or the configuration file is wrong, as clap has it.
 const WRONG_SETTINGS: u8 = 2;
 
-/// Says whether the settings can be used. What is in them was checked when they were read; here it is looked whether the files for TLS
-/// and for a collector are what they should be.
+/// Says whether the settings can be used.
 fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitCode {
-    if let Some(files) = config.tls_files()
-        && let Err(error) = Tls::check(&files, &warner(&Messages::default()))
-    {
-        eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
-        return std::process::ExitCode::from(WRONG_SETTINGS);
-    }
-    if let Some(options) = config.otlp()
-        && let Err(error) = OtlpSettings::load(options)
-    {
-        eprintln!("memscoped: {}", memscope_daemon::error_chain(&error));
+    if let Err(error) = usable(config) {
+        eprintln!("memscoped: {error:#}");
         return std::process::ExitCode::from(WRONG_SETTINGS);
     }
     match file {
@@ -112,6 +103,41 @@ fn check(config: &Config, file: Option<(PathBuf, usize)>) -> std::process::ExitC
         ),
     }
     std::process::ExitCode::SUCCESS
+}
+
+/// Whether a start with these settings would be refused. What is in them was checked when they were read; here it is looked whether the
+/// addresses and the files that they name are what they should be. A port that is in use is no mistake: the memscoped that a reload ends has it.
+fn usable(config: &Config) -> Result<()> {
+    ListenOptions::new(&config.socket).check()?;
+    let mut taken = Vec::new();
+    if let Some(address) = config.metrics {
+        reachable(config).permits(address)?;
+        taken.push(address);
+    }
+    if let Some(files) = config.tls_files() {
+        Tls::check(&files, &warner(&Messages::default()))?;
+        for listen in &config.listen {
+            let mut found = Door::addresses(listen)?.into_iter();
+            let free = found.find(|address| !taken.iter().any(|other| clash(*address, *other)));
+            let Some(free) = free else {
+                bail!(
+                    "the port of {listen} is taken already by another setting of `listen` or by `metrics`"
+                );
+            };
+            taken.push(free);
+        }
+    }
+    config.otlp().map(OtlpSettings::load).transpose()?;
+    Ok(())
+}
+
+/// Whether nobody can listen at both addresses. `[::]` is all addresses, also those of IPv4.
+fn clash(one: std::net::SocketAddr, other: std::net::SocketAddr) -> bool {
+    let is_all = |all: std::net::IpAddr, of: std::net::IpAddr| {
+        all.is_unspecified() && (all.is_ipv6() || of.is_ipv4())
+    };
+    let (a, b) = (one.ip(), other.ip());
+    one.port() == other.port() && one.port() != 0 && (a == b || is_all(a, b) || is_all(b, a))
 }
 
 fn counted(count: usize, one: &str, many: &str) -> String {
@@ -451,12 +477,16 @@ fn start_snapshots(
     }))
 }
 
-/// Listens for those who fetch metrics.
-async fn metrics_at(address: std::net::SocketAddr, for_everybody: bool) -> Result<Endpoint> {
-    let reachable = match for_everybody {
+/// From where metrics may be fetched.
+fn reachable(config: &Config) -> Reachable {
+    match config.metrics_for_everybody {
         true => Reachable::ByEverybody,
         false => Reachable::FromHere,
-    };
+    }
+}
+
+/// Listens for those who fetch metrics.
+async fn metrics_at(address: std::net::SocketAddr, reachable: Reachable) -> Result<Endpoint> {
     let endpoint = Endpoint::bind(address, reachable).await?;
     tracing::info!(address = %endpoint.address(), "metrics are at /metrics");
     Ok(endpoint)
@@ -476,7 +506,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     memscope_memory::reader::use_readers("/proc/self/exe".into());
     let socket = Listener::bind(&ListenOptions::new(&config.socket))?;
     let metrics = match config.metrics {
-        Some(address) => Some(metrics_at(address, config.metrics_for_everybody).await?),
+        Some(address) => Some(metrics_at(address, reachable(config)).await?),
         None => None,
     };
     let messages = Messages::default();
@@ -556,6 +586,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         pulse: of_keeper.clone(),
     })
     .context("the keeper could not be started")?;
+    let since = keeping.since;
     let was_left = left.is_some();
     let start = tracer::Start {
         wake_bytes: u32::try_from(ring.capacity() / 4).unwrap_or(u32::MAX),
@@ -609,10 +640,10 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
     watchdog::ready();
     let serving = Arc::new(serving);
-    let source = Arc::new(Source::new(Arc::clone(&serving)));
+    let source = Arc::new(Source::new(Arc::clone(&serving), since));
     let metrics = metrics.map(|endpoint| tokio::spawn(endpoint.serve(Arc::clone(&source))));
     let pusher = otlp.zip(pushed).map(|(settings, queues)| {
-        Pusher::start(settings, queues, source, keeper.clone(), &messages)
+        Pusher::start(settings, queues, source, (keeper.clone(), since), &messages)
     });
     let (ending, told) = tokio::sync::oneshot::channel();
     let result = serve(Doors { socket, ports }, serving, options, async {

@@ -20,7 +20,7 @@ use crate::probe::links::LinkSite;
 use crate::probe::load;
 use crate::probe::pins::{PinError, Pins};
 use crate::replay;
-use crate::tracer::{Keeping, Kept, TakeOver, read_kept, write_kept};
+use crate::tracer::{Keeping, Kept, Since, TakeOver, read_kept, write_kept};
 use crate::{clock, error_chain};
 
 /// What the daemon begins with.
@@ -117,6 +117,8 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
             )
         }
     };
+    let earlier = kept.as_ref().filter(|_| is_resumed);
+    let since = Since::after(earlier.and_then(|kept| kept.since), taken_over);
     let left = kept.map(|mut kept| {
         if !goes_on {
             kept.processes.clear();
@@ -129,7 +131,7 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
         }
     });
     Ok(Beginning {
-        keeping: Keeping::new(&config.state_dir, boot, epoch, shapes),
+        keeping: Keeping::new(&config.state_dir, boot, epoch, shapes, since),
         epoch,
         journal,
         decoder,

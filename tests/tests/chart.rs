@@ -95,6 +95,11 @@ fn the_prometheus_operator_takes_its_kinds() {
     assert_eq!(validate(&list("")).unwrap().trim(), "2");
     let wrong = list("manifests[0]['spec']['podMetricsEndpoints'][0]['interval'] = 'often'");
     assert!(validate(&wrong).unwrap_err().contains("interval"));
+    // Labels of memscoped's own pod must not be on processes that are in none.
+    let monitors: Value = serde_json::from_str(&list("")).unwrap();
+    let relabelings = &monitors[0]["spec"]["podMetricsEndpoints"][0]["relabelings"];
+    let dropped = json!({"action": "labeldrop", "regex": "namespace|pod|container"});
+    assert_eq!(relabelings[0], dropped, "{relabelings:#}");
 }
 
 #[test]

@@ -146,7 +146,8 @@ fn metrics_are_what_stats_says_and_tell_whose_a_process_is() {
     });
 }
 
-/// Behind a gap in the scrapes the counter has no value of five minutes ago. It must not count from zero then.
+/// Behind a gap in the scrapes the counter has no value of five minutes ago. It must not count from zero then. After a start of memscoped
+/// it does, also where it was more before.
 #[test]
 fn a_gap_in_the_scrapes_is_no_failure() {
     let firing = r#"ALERTS{alertname="MemscopeOutOfMemory"}"#;
@@ -157,6 +158,10 @@ fn a_gap_in_the_scrapes_is_no_failure() {
         ("26m", format!("count(count_over_time({firing}[18m]))"), 0),
         ("28m", format!("count({firing})"), 1),
         ("34m", format!("count({firing})"), 0),
+        // It begins anew at 36 minutes, and the first failure is a minute later.
+        ("36m30s", format!("count({firing})"), 0),
+        ("37m15s", format!("count({firing})"), 1),
+        ("43m", format!("count({firing})"), 0),
     ];
     let checks = checks.map(|(at, expr, value)| {
         json!({"eval_time": at, "expr": format!("{expr} or vector(0)"), "exp_samples": [{"labels": "{}", "value": value}]})
@@ -168,7 +173,7 @@ fn a_gap_in_the_scrapes_is_no_failure() {
         "evaluation_interval": "15s",
         "tests": [{
             "interval": "15s",
-            "input_series": [{"series": series, "values": "3x40 stale _x4 3x60 4x40"}],
+            "input_series": [{"series": series, "values": "3x40 stale _x4 3x60 4x36 0x3 1x30"}],
             "promql_expr_test": checks,
         }],
     });

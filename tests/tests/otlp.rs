@@ -6,8 +6,8 @@
 use memscope_tests::certificates::Authority;
 use memscope_tests::nvml::Machine;
 use memscope_tests::{
-    Daemon, LONG, Program, SHORT, TempDir, Torch, Value, eventually, json, metrics_of, number,
-    root, scratch, until, workload_line,
+    BpfFs, Daemon, LONG, Program, SHORT, TempDir, Torch, Value, eventually, json, metrics_of,
+    number, root, scratch, until, workload_line,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -822,4 +822,42 @@ fn what_is_left_at_the_end_is_sent_or_told() {
         log.contains("data points had not reached the OTLP collector, and are lost"),
         "{log}"
     );
+}
+
+/// A counter that goes on must not seem to begin anew, or what it was before is counted once more.
+#[test]
+fn what_goes_on_after_a_hand_over_began_where_it_did() {
+    let folder = scratch();
+    let bpffs = BpfFs::mount();
+    let pins = bpffs.pins();
+    let receiver = Receiver::start(GRPC, folder.path(), &[]);
+    let mut daemon = receiver.daemon(&["--pin-dir", pins.to_str().unwrap()]);
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("train 3");
+    let allocations = |request: &Value| points(request, "memscope.allocations").is_some();
+    eventually("its allocations are sent", || {
+        receiver.last_metrics().is_some_and(|one| allocations(&one))
+    });
+    daemon.signal(libc::SIGUSR1);
+    assert_eq!(daemon.wait().code(), Some(75), "{}", daemon.log());
+    let all = receiver.metrics();
+    let before = all.last().unwrap();
+    let mut next = daemon.successor();
+    eventually("its allocations are sent by the next daemon", || {
+        receiver.metrics().iter().skip(all.len()).any(allocations)
+    });
+    let after = receiver.last_metrics().unwrap();
+    let earliest = |request: &Value, name: &str| {
+        let (_, points) = points(request, name).unwrap();
+        let each = points.iter();
+        let began = each.map(|point| nanoseconds(&point["start_time_unix_nano"]));
+        began.min().unwrap()
+    };
+    for name in ["memscope.allocations", "memscope.dropped_records"] {
+        assert_eq!(earliest(&after, name), earliest(before, name), "{name}");
+    }
+    let own = "memscope.daemon.cpu";
+    assert!(earliest(&after, own) > earliest(before, own));
+    next.stop();
 }

@@ -288,6 +288,19 @@ fn a_configuration_file_is_read_and_checked() {
         (Some(2), true),
         "{words}"
     );
+    // What a start would refuse, a reload must not find right.
+    let (code, words) = check("metrics = \"0.0.0.0:0\"\n");
+    assert_eq!(
+        (code, words.contains("--metrics-for-everybody")),
+        (Some(2), true),
+        "{words}"
+    );
+    let (code, words) = check(&format!("socket = {path:?}\n"));
+    assert_eq!(
+        (code, words.contains("is no socket")),
+        (Some(2), true),
+        "{words}"
+    );
     let (code, words) = check(
         "listen = [\"127.0.0.1:0\"]\ntls-cert = \"/no\"\ntls-key = \"/no\"\ntls-client-ca = \"/no\"\n",
     );
@@ -305,6 +318,14 @@ fn a_configuration_file_is_read_and_checked() {
     assert_eq!(
         (code, words.contains("5 settings, no mistake")),
         (Some(0), true),
+        "{words}"
+    );
+    let twice = listening(files.client_crl.to_str().unwrap())
+        .replace("127.0.0.1:0", "127.0.0.1:9465\", \"0.0.0.0:9465");
+    let (code, words) = check(&twice);
+    assert_eq!(
+        (code, words.contains("taken already")),
+        (Some(2), true),
         "{words}"
     );
     let wrong = files.client_ca.to_str().unwrap();

@@ -219,6 +219,7 @@ pub fn peaks(
 ) -> Vec<Row> {
     let devices = stats.devices.iter();
     let rows = devices.map(|device| {
+        let seen = |count: u64| int(count).filter(|_| !stats.hides_pool_of(device));
         let record = PeakRow {
             ended: Some(ended),
             state: word(process.state()),
@@ -230,9 +231,9 @@ pub fn peaks(
             peak_reserved_bytes: device.peak_reserved_bytes.and_then(int),
             peak_time: device.peak_unix_ns.and_then(Time::of_unix_ns),
             baseline_bytes: device.baseline_bytes.and_then(int),
-            alloc_count: int(device.alloc_count),
-            free_count: int(device.free_count),
-            oom_count: int(device.oom_count),
+            alloc_count: seen(device.alloc_count),
+            free_count: seen(device.free_count),
+            oom_count: seen(device.oom_count),
             total_bytes: device.total_bytes.and_then(int),
             lost_records: int(stats.lost_records),
         };

@@ -18,7 +18,7 @@ pub struct Sample {
     pub labels: Labels,
     /// The number, in the metric's unit.
     pub value: f64,
-    /// From when on a counter counts, in nanoseconds of boot time: the attach of its process. `None`: the start of the daemon.
+    /// From when on a counter counts, in nanoseconds of boot time, such as the attach of its process. `None`: the start of the daemon.
     pub since_boot_ns: Option<u64>,
 }
 
@@ -57,6 +57,8 @@ pub struct Taken {
     pub cpu_ns: u64,
     /// For how long what a device had free counts as what it has, in nanoseconds: the rule of the ledger's answers.
     pub free_holds_ns: u64,
+    /// From when on losses of these causes count, in nanoseconds of boot time, where that is not the start of the daemon.
+    pub drops_since: BTreeMap<&'static str, u64>,
     /// What became of what is sent to a collector, by signal; empty where nothing is sent.
     pub pushed: Vec<Pushed>,
 }
@@ -244,6 +246,8 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u6
     for device in &one.stats.devices {
         let labels = with(&labels, &[("device", ordinal(device.device))]);
         gauges(out, device, &labels);
+        let blocks = (!one.stats.hides_pool_of(device)).then_some(device.live_blocks);
+        out.put(LIVE_BLOCKS, labels.clone(), number(blocks));
         out.put(TO_FULL, labels, to_full(device, one, free_holds_ns));
     }
     out.put(GROWING_LINES, labels.clone(), one.findings.len() as f64);
@@ -323,7 +327,6 @@ fn gauges(out: &mut Out, device: &v1::DeviceStats, labels: &Labels) {
             FRAGMENTATION,
             fragmentation.filter(|_| device.source() == v1::Source::Pool),
         ),
-        (LIVE_BLOCKS, Some(device.live_blocks as f64)),
     ] {
         out.put(family, labels.clone(), value);
     }
@@ -332,6 +335,9 @@ fn gauges(out: &mut Out, device: &v1::DeviceStats, labels: &Labels) {
 /// What only grows. It stays for a while after the process has ended.
 fn counters(out: &mut Out, one: &TakenProcess, labels: &Labels, limits: &Limits) {
     for device in &one.stats.devices {
+        if one.stats.hides_pool_of(device) {
+            continue;
+        }
         let labels = with(labels, &[("device", ordinal(device.device))]);
         for (family, count) in [
             (ALLOCATIONS, device.alloc_count),
@@ -546,7 +552,11 @@ fn daemon(out: &mut Out, taken: &Taken) {
             );
         }
     };
-    by_cause(out, DROPS, &status.drops);
+    for cause in &status.drops {
+        out.since_boot_ns = taken.drops_since.get(&*cause.cause).copied();
+        by_cause(out, DROPS, std::slice::from_ref(cause));
+    }
+    out.since_boot_ns = None;
     out.put(RECORDS, Labels::new(), status.records as f64);
     out.put(SITES, Labels::new(), status.sites as f64);
     out.put(CPU, Labels::new(), taken.cpu_ns as f64 / 1e9);
@@ -644,6 +654,35 @@ mod tests {
         assert_eq!(samples(&metrics, "memscope_to_full_seconds"), []);
         assert_eq!(samples(&metrics, "memscope_step_time_seconds"), []);
         assert_eq!(samples(&metrics, "memscope_out_of_memory_total").len(), 2);
+    }
+
+    /// At level `segments` nobody sees what the pool hands out, and 0 would say that there was nothing.
+    #[test]
+    fn what_a_hidden_pool_does_is_not_there() {
+        let mut hidden = of(7, Some(100));
+        hidden.stats.coverage.push(v1::CoverageNote {
+            code: "level_segments".into(),
+            ..v1::CoverageNote::default()
+        });
+        let mut driver = hidden.stats.devices[0].clone();
+        driver.source = v1::Source::Driver.into();
+        driver.device = Some(1);
+        hidden.stats.devices.push(driver);
+        let taken = Taken {
+            processes: vec![hidden],
+            ..Taken::default()
+        };
+        let metrics = fold(&taken, &Limits::default());
+        for name in [
+            "memscope_live_blocks",
+            "memscope_allocations_total",
+            "memscope_frees_total",
+            "memscope_out_of_memory_total",
+        ] {
+            let told = samples(&metrics, name);
+            assert_eq!(told.len(), 1, "{name}: {told:?}");
+            assert!(told[0].0.ends_with("device=1"), "{name}: {told:?}");
+        }
     }
 
     /// An alert stands on 0: where no journal is wanted there is no number, or it would be raised for ever.

@@ -25,8 +25,8 @@ pub struct Moment {
     pub taken_unix_ns: u64,
     /// When the daemon was started, in nanoseconds of boot time.
     pub daemon_since_boot_ns: u64,
-    /// What 0 of boot time is, in nanoseconds since 1970. It must stay the same while the daemon runs: a counter that begins at another
-    /// moment than before counts as a new one.
+    /// What 0 of boot time is, in nanoseconds since 1970. It must stay the same while the daemon runs, and for one that goes on after it: a
+    /// counter that begins at another moment than before counts as a new one.
     pub boot_unix_ns: u64,
 }
 

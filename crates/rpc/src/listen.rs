@@ -42,6 +42,28 @@ impl ListenOptions {
             group: None,
         }
     }
+
+    /// Whether a daemon could listen there if no other one did. Nothing is made or removed.
+    ///
+    /// # Errors
+    /// If the path cannot be that of a socket, or something else is there.
+    pub fn check(&self) -> Result<(), ListenError> {
+        address_of(&self.path)?;
+        let there = fs::symlink_metadata(&self.path);
+        match there.is_ok_and(|there| !there.file_type().is_socket()) {
+            true => Err(ListenError::NotASocket {
+                path: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+fn address_of(path: &Path) -> Result<SocketAddrUnix, ListenError> {
+    SocketAddrUnix::new(path).map_err(|source| ListenError::BadPath {
+        path: path.into(),
+        source: source.into(),
+    })
 }
 
 /// Who may connect.
@@ -110,10 +132,7 @@ impl Listener {
     /// at the same time.
     pub fn bind(options: &ListenOptions) -> Result<Listener, ListenError> {
         let path = &options.path;
-        let address = SocketAddrUnix::new(path).map_err(|source| ListenError::BadPath {
-            path: path.clone(),
-            source: source.into(),
-        })?;
+        let address = address_of(path)?;
         if let Some(folder) = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty())

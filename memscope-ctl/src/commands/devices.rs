@@ -17,8 +17,9 @@ const COMMAND: usize = 40;
 /// Where NVML tells it, a device is named by its UUID, or a process's part of one (MIG) by its own, whatever number each process has for it.
 /// Else a device is what processes name alike in CUDA_VISIBLE_DEVICES (or the variable of another vendor): a number or a UUID. What nobody
 /// explains is in use on the device and held by none of these processes, nor by the driver for itself or for them (CONTEXT: its code and
-/// context for a process): it belongs to processes that are not traced. Where the driver does not say what a process uses, its context counts
-/// among what nobody explains. Where it is not known how much of a device is free, that is not known either.
+/// context for a process): it belongs to processes that are not traced, or not shown to you, as those of other users may be. Where the
+/// driver does not say what a process uses, its context counts among what nobody explains. Where it is not known how much of a device is
+/// free, that is not known either.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl devices

@@ -40,6 +40,19 @@ pub enum Reachable {
     ByEverybody,
 }
 
+impl Reachable {
+    /// Whether metrics may be handed out at this address.
+    ///
+    /// # Errors
+    /// If others could reach it and that is not wanted.
+    pub fn permits(self, address: SocketAddr) -> Result<(), BindError> {
+        match self == Reachable::FromHere && !address.ip().is_loopback() {
+            true => Err(BindError::Open { address }),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Why metrics cannot be handed out.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -75,9 +88,7 @@ impl Endpoint {
     /// # Errors
     /// The address is taken or none of this machine, or others could reach it and that is not wanted.
     pub async fn bind(address: SocketAddr, reachable: Reachable) -> Result<Endpoint, BindError> {
-        if reachable == Reachable::FromHere && !address.ip().is_loopback() {
-            return Err(BindError::Open { address });
-        }
+        reachable.permits(address)?;
         let io = |source| BindError::Io { address, source };
         let listener = TcpListener::bind(address).await.map_err(io)?;
         let address = listener.local_addr().map_err(io)?;

@@ -2,6 +2,8 @@
 
 use crate::clock;
 use crate::serve::Serving;
+use crate::tracer::Since;
+use memscope_common::DropReason;
 use memscope_ledger::Needs;
 use memscope_metrics::{Limits, Metric, fold};
 use std::sync::Arc;
@@ -28,6 +30,7 @@ pub struct Moment {
 /// Where metrics come from, with those that were taken last.
 pub struct Source {
     serving: Arc<Serving>,
+    since: Since,
     last: Mutex<Last>,
 }
 
@@ -41,9 +44,10 @@ struct Last {
 impl Source {
     /// The metrics of this daemon.
     #[must_use]
-    pub fn new(serving: Arc<Serving>) -> Source {
+    pub fn new(serving: Arc<Serving>, since: Since) -> Source {
         Source {
             serving,
+            since,
             last: Mutex::default(),
         }
     }
@@ -80,7 +84,11 @@ impl Source {
         let taken = tokio::time::timeout(TAKEN_WITHIN, take).await;
         let taken = taken
             .map_err(|_| "memscoped is too busy to take metrics — try again soon".to_owned())?;
-        let taken = taken.map_err(|refusal| refusal.to_string())?;
+        let mut taken = taken.map_err(|refusal| refusal.to_string())?;
+        let of_kernel = DropReason::ALL.iter().map(|reason| reason.name());
+        taken.drops_since = of_kernel
+            .map(|cause| (cause, self.since.kernel_boot_ns))
+            .collect();
         let (_, unix_ns) = clock::pair();
         let moment = Arc::new(Moment {
             metrics: fold(&taken, &limits),

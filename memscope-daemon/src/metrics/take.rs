@@ -44,6 +44,7 @@ impl Serving {
             status: self.status().await?,
             cpu_ns: processor_time_ns(),
             free_holds_ns: FREE_HOLDS_NS,
+            drops_since: Default::default(),
             pushed: self.pushed.as_ref().map(Queues::counts).unwrap_or_default(),
         })
     }

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::keeper::KeeperHandle;
 use crate::messages::{Messages, Severity};
 use crate::metrics::{Moment as Taken, Source};
+use crate::tracer::Since;
 use memscope_metrics::{Filling, filling};
 use memscope_otlp::{Host, Moment, metrics_requests, resource};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -42,7 +43,7 @@ impl Pusher {
         settings: Settings,
         queues: Queues,
         source: Arc<Source>,
-        keeper: KeeperHandle,
+        (keeper, since): (KeeperHandle, Since),
         messages: &Messages,
     ) -> Pusher {
         let (at, protocol) = (&settings.endpoint, settings.protocol);
@@ -66,7 +67,8 @@ impl Pusher {
             resource,
             interval: settings.interval,
             fills,
-            begin: Begin::now(),
+            since,
+            began_boot_ns: clock::boot_ns(),
             last: None,
         };
         let makers = vec![
@@ -131,23 +133,6 @@ fn host() -> Host {
     }
 }
 
-/// When the daemon began, by both clocks. It is read once: a counter must not begin at another moment each time.
-#[derive(Clone, Copy)]
-struct Begin {
-    boot_ns: u64,
-    boot_unix_ns: u64,
-}
-
-impl Begin {
-    fn now() -> Begin {
-        let (boot_ns, unix_ns) = clock::pair();
-        Begin {
-            boot_ns,
-            boot_unix_ns: unix_ns.saturating_sub(boot_ns),
-        }
-    }
-}
-
 /// Takes metrics at an interval and makes messages of them.
 struct Measures {
     source: Arc<Source>,
@@ -155,7 +140,9 @@ struct Measures {
     resource: Resource,
     interval: Duration,
     fills: mpsc::Sender<Vec<Filling>>,
-    begin: Begin,
+    since: Since,
+    /// When this daemon began. It is read once: a counter must not begin at another moment each time.
+    began_boot_ns: u64,
     /// What was sent last.
     last: Option<Arc<Taken>>,
 }
@@ -191,8 +178,8 @@ impl Measures {
         }
         let moment = Moment {
             taken_unix_ns: taken.unix_ns,
-            daemon_since_boot_ns: self.begin.boot_ns,
-            boot_unix_ns: self.begin.boot_unix_ns,
+            daemon_since_boot_ns: self.began_boot_ns,
+            boot_unix_ns: self.since.boot_unix_ns(),
         };
         let soon = filling(&taken.metrics, SOON_SECONDS);
         if !soon.is_empty() {

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::rules::Rule;
 use super::ruling::InForce;
 use super::traced::{AtOnce, Library, TraceState, Traced};
+use crate::clock;
 use crate::probe::calibrate::Layout;
 use crate::probe::links::LinkSite;
 
@@ -37,6 +38,9 @@ pub struct Kept {
     pub pins: Option<PathBuf>,
     /// Names and shapes of the pinned maps ([`crate::probe::load::shapes`]).
     pub shapes: String,
+    /// Since when what outlives a daemon counts.
+    #[serde(default)]
+    pub since: Option<Since>,
     /// Handle of the next process.
     pub next_handle: u32,
     /// Number of the next rule.
@@ -55,6 +59,38 @@ pub struct Kept {
     pub layouts: Vec<(FileIdentity, Layout)>,
     /// The traced processes.
     pub processes: Vec<KeptProcess>,
+}
+
+/// Since when what outlives a daemon counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Since {
+    /// Boot time and the time since 1970 at one moment, both in nanoseconds. All daemons that go on with one another tell moments of boot
+    /// time by the same pair: told by another one, a counter would seem to have begun at another moment.
+    pub clock: (u64, u64),
+    /// Boot time in nanoseconds at which the maps in the kernel were made, whose counts of losses are taken over with them.
+    pub kernel_boot_ns: u64,
+}
+
+impl Since {
+    /// For a daemon that begins now. `earlier`: of the one that it goes on with; `takes_over`: its maps as well.
+    pub fn after(earlier: Option<Since>, takes_over: bool) -> Since {
+        let clock = clock::pair();
+        let new = Since {
+            clock,
+            kernel_boot_ns: clock.0,
+        };
+        match earlier {
+            Some(earlier) if takes_over => earlier,
+            Some(Since { clock, .. }) => Since { clock, ..new },
+            None => new,
+        }
+    }
+
+    /// What 0 of boot time is, in nanoseconds since 1970.
+    pub fn boot_unix_ns(&self) -> u64 {
+        let (boot_ns, unix_ns) = self.clock;
+        unix_ns.saturating_sub(boot_ns)
+    }
 }
 
 /// A traced process: the fields of [`Traced`] that the next daemon cannot find out again.
@@ -351,6 +387,8 @@ pub struct Keeping {
     pub(super) boot_id: String,
     pub(super) epoch: u64,
     pub(super) shapes: String,
+    /// Since when what outlives this daemon counts.
+    pub since: Since,
     /// What is on disk.
     pub(super) written: Vec<u8>,
     pub(super) looked: Instant,
@@ -362,12 +400,19 @@ pub struct Keeping {
 
 impl Keeping {
     /// For this boot and this epoch of the journal.
-    pub fn new(state_dir: &Path, boot_id: String, epoch: u64, shapes: String) -> Keeping {
+    pub fn new(
+        state_dir: &Path,
+        boot_id: String,
+        epoch: u64,
+        shapes: String,
+        since: Since,
+    ) -> Keeping {
         Keeping {
             state_dir: state_dir.to_owned(),
             boot_id,
             epoch,
             shapes,
+            since,
             written: Vec::new(),
             looked: Instant::now(),
             failed: false,

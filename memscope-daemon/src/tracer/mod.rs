@@ -32,7 +32,8 @@ mod waiting;
 mod waits;
 
 pub use kept::{
-    Keeping, Kept, KeptError, TakeOver, TakenOver, read as read_kept, write_kept, write_stopped,
+    Keeping, Kept, KeptError, Since, TakeOver, TakenOver, read as read_kept, write_kept,
+    write_stopped,
 };
 pub use outcome::ReadingOutcome;
 pub use rules::{Rule, maps_device_library};

@@ -161,6 +161,7 @@ impl Tracer {
             stopped: self.keeping.stopped,
             pins: self.kernel.pins().map(|pins| pins.dir().to_owned()),
             shapes: self.keeping.shapes.clone(),
+            since: Some(self.keeping.since),
             next_handle: self.next_handle,
             next_rule: self.next_rule,
             rules: self.rules.clone(),

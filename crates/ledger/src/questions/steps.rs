@@ -51,7 +51,7 @@ impl OfOne for v1::StepsRequest {
             summary: Some(summary(process)),
             lines: lines(steps, &process.stacks),
             devices,
-            rows: shown.split_off(shown.len().saturating_sub(most)),
+            rows: last(shown, most),
             launches: steps.launches,
             survivor_count: survivors.found.len() as u64 + survivors.more.0,
             survivor_bytes: found
@@ -352,6 +352,17 @@ fn shown(process: &Process, rows: &[(Row, u64)]) -> Vec<StepRow> {
     shown
 }
 
+/// The last rows, so many at most. They begin with a step, or whoever has them could not tell that rows of it are missing; only where a
+/// single step has more rows are they the last ones of it.
+fn last(mut shown: Vec<StepRow>, most: usize) -> Vec<StepRow> {
+    let at = shown.len().saturating_sub(most);
+    let cut = at.checked_sub(1).and_then(|before| shown.get(before));
+    let cut = cut.map(|row| row.step);
+    let mut rows = shown.split_off(at);
+    let whole = rows.iter().position(|row| Some(row.step) != cut);
+    rows.split_off(whole.unwrap_or_default())
+}
+
 /// msMemScope's gap analysis, and further sums over steps, for each device. The first step is a warm-up and left out.
 fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
     let mut devices: BTreeMap<(bool, Option<i32>), Vec<&StepRow>> = BTreeMap::new();
@@ -427,4 +438,32 @@ fn floor_slope(floors: &[(u64, u64)]) -> f64 {
         .map(|(step, floor)| (*step as f64, *floor as f64))
         .collect();
     slope::median(&slope::slopes(&points))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of the steps of the last rows, of two devices each.
+    fn of_two_devices(steps: u64, most: usize) -> Vec<u64> {
+        let rows = (1..=steps).flat_map(|step| {
+            [0, 1].map(|device| StepRow {
+                step,
+                device: Some(device),
+                ..StepRow::default()
+            })
+        });
+        let rows = last(rows.collect(), most);
+        rows.iter().map(|row| row.step).collect()
+    }
+
+    #[test]
+    fn rows_that_are_left_out_are_those_of_whole_steps() {
+        assert_eq!(of_two_devices(3, 6), [1, 1, 2, 2, 3, 3]);
+        assert_eq!(of_two_devices(3, 5), [2, 2, 3, 3]);
+        assert_eq!(of_two_devices(3, 4), [2, 2, 3, 3]);
+        assert_eq!(of_two_devices(3, 3), [3, 3]);
+        assert_eq!(of_two_devices(3, 1), [3]);
+        assert!(of_two_devices(0, 1).is_empty());
+    }
 }

@@ -54,13 +54,7 @@ impl Door {
     /// # Errors
     /// If there is no such address, or it cannot be listened on.
     pub fn open(address: &str, tls: &Tls) -> Result<Door, DoorError> {
-        let found = address
-            .to_socket_addrs()
-            .map_err(|source| DoorError::Address {
-                address: address.to_owned(),
-                source,
-            })?;
-        let found: Vec<SocketAddr> = found.collect();
+        let found = Door::addresses(address)?;
         let failed = |source| DoorError::Listen {
             address: address.to_owned(),
             source,
@@ -74,6 +68,19 @@ impl Door {
             address,
             tls: tls.clone(),
         })
+    }
+
+    /// The addresses that `HOST:PORT` means, in the order in which they are tried.
+    ///
+    /// # Errors
+    /// If there is no such address.
+    pub fn addresses(address: &str) -> Result<Vec<SocketAddr>, DoorError> {
+        let found = address.to_socket_addrs();
+        let found = found.map_err(|source| DoorError::Address {
+            address: address.to_owned(),
+            source,
+        })?;
+        Ok(found.collect())
     }
 
     /// The address at which it listens, with its real port.

@@ -14,8 +14,17 @@ use memscope_ranks::{Metric, Odd};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Stacks of each rank that are drawn: those that hold most.
-const STACKS: u32 = 1000;
+/// What stands for the stacks of which it is not known what both ranks hold.
+const FURTHER: &str = "(further stacks)";
+
+/// What a rank holds.
+#[derive(Debug, Default)]
+struct Held {
+    /// Bytes by stack, its frames outermost first.
+    stacks: BTreeMap<String, u64>,
+    /// Bytes of the stacks for which the answer has no room; `None`: it has all.
+    further: Option<u64>,
+}
 
 /// What was drawn: the odd rank, and the one beside it.
 pub(super) struct Drawn {
@@ -89,12 +98,12 @@ fn peer(odd: &Odd) -> Option<usize> {
     alike.or_else(|| places.get(places.len() / 2).copied())
 }
 
-/// Bytes by stack, its frames outermost first.
+/// What a rank holds.
 async fn stacks(
     fleet: &Fleet,
     (node, member): &(String, Member),
     is_peak: bool,
-) -> Result<BTreeMap<String, u64>, Failure> {
+) -> Result<Held, Failure> {
     let metric = match is_peak {
         true => v1::StackMetric::Peak,
         false => v1::StackMetric::Live,
@@ -107,14 +116,21 @@ async fn stacks(
                 ..v1::StackView::default()
             }),
             by: v1::StackGrouping::Stack.into(),
-            limit: STACKS,
             ..v1::StacksRequest::default()
         };
         let call = async |mut rpc: Rpc, request| rpc.stacks(request).await;
         asking.ask(question, call).await
     };
     let answer = fleet.ask_one(node, ask).await?;
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    let bytes_of = |amounts: Option<v1::StackAmounts>| {
+        let amounts = amounts.unwrap_or_default();
+        let amount = if is_peak { amounts.peak } else { amounts.live };
+        amount.unwrap_or_default().bytes
+    };
+    let mut held = Held {
+        further: (answer.omitted > 0).then(|| bytes_of(answer.others)),
+        ..Held::default()
+    };
     for row in &answer.rows {
         let frames = row.frames.iter().rev();
         let frames = frames.filter_map(|place| answer.frames.get(*place as usize));
@@ -124,12 +140,10 @@ async fn stacks(
         if names.is_empty() {
             names.push(why_missing(row.missing.as_deref()));
         }
-        let amounts = row.amounts.unwrap_or_default();
-        let amount = if is_peak { amounts.peak } else { amounts.live };
-        let sum = sums.entry(names.join(";")).or_default();
-        *sum = sum.saturating_add(amount.unwrap_or_default().bytes);
+        let sum = held.stacks.entry(names.join(";")).or_default();
+        *sum = sum.saturating_add(bytes_of(row.amounts));
     }
-    Ok(sums)
+    Ok(held)
 }
 
 /// A frame as one part of a folded line, in which semicolons divide the parts.
@@ -138,14 +152,27 @@ fn name(frame: &Frame<'_>) -> String {
     text.replace(';', ":")
 }
 
-/// A line for each stack: its frames, its bytes in the one rank, and in the other.
-fn folded(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<String> {
+/// A line for each stack: its frames, its bytes in the one rank, and in the other. A stack that is missing in an answer which has not all
+/// of them is among the further ones on both sides: else it would look like a difference that there is not.
+fn folded(before: &Held, now: &Held) -> Vec<String> {
     let mut both: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (stack, bytes) in before {
-        both.entry(stack).or_default().0 = *bytes;
+    let mut further = (before.further.unwrap_or(0), now.further.unwrap_or(0));
+    for (stack, bytes) in &before.stacks {
+        if now.further.is_some() && !now.stacks.contains_key(stack) {
+            further.0 = further.0.saturating_add(*bytes);
+        } else {
+            both.entry(stack).or_default().0 = *bytes;
+        }
     }
-    for (stack, bytes) in now {
-        both.entry(stack).or_default().1 = *bytes;
+    for (stack, bytes) in &now.stacks {
+        if before.further.is_some() && !before.stacks.contains_key(stack) {
+            further.1 = further.1.saturating_add(*bytes);
+        } else {
+            both.entry(stack).or_default().1 = *bytes;
+        }
+    }
+    if further != (0, 0) {
+        both.insert(FURTHER, further);
     }
     let line = |(stack, (before, now)): (&str, (u64, u64))| format!("{stack} {before} {now}\n");
     both.into_iter().map(line).collect()
@@ -153,21 +180,39 @@ fn folded(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<St
 
 #[cfg(test)]
 mod tests {
-    use super::folded;
-    use std::collections::BTreeMap;
+    use super::{Held, folded};
+
+    fn of(pairs: &[(&str, u64)], further: Option<u64>) -> Held {
+        let pairs = pairs.iter();
+        Held {
+            stacks: pairs
+                .map(|(stack, bytes)| ((*stack).to_owned(), *bytes))
+                .collect(),
+            further,
+        }
+    }
 
     #[test]
     fn both_ranks_are_in_each_line() {
-        let of = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
-            pairs
-                .iter()
-                .map(|(stack, bytes)| ((*stack).to_owned(), *bytes))
-                .collect()
-        };
         let lines = folded(
-            &of(&[("a;b", 1), ("a;c", 2)]),
-            &of(&[("a;b", 5), ("a;d", 7)]),
+            &of(&[("a;b", 1), ("a;c", 2)], None),
+            &of(&[("a;b", 5), ("a;d", 7)], None),
         );
         assert_eq!(lines, ["a;b 1 5\n", "a;c 2 0\n", "a;d 0 7\n"]);
+    }
+
+    /// What only one of two answers has room for is no difference.
+    #[test]
+    fn a_stack_that_an_answer_leaves_out_is_not_one_that_holds_nothing() {
+        let lines = folded(
+            &of(&[("a;b", 10), ("a;c", 2)], None),
+            &of(&[("a;b", 10), ("a;d", 3)], Some(2)),
+        );
+        assert_eq!(
+            lines,
+            ["(further stacks) 2 2\n", "a;b 10 10\n", "a;d 0 3\n"]
+        );
+        let lines = folded(&of(&[("a;c", 2)], Some(8)), &of(&[("a;d", 3)], Some(7)));
+        assert_eq!(lines, ["(further stacks) 10 10\n"]);
     }
 }

@@ -116,8 +116,10 @@ async fn gathered(
     let ask = async |asking: &crate::fleet::Asking<'_>| of_node(asking, wanted).await;
     let replies = fleet.ask(ask).await.any()?;
     let jobs = jobs(&replies);
+    // Whoever was not heard may have ranks of the job.
+    let heard_all = replies.unanswered().next().is_none() && not_asked(&replies) == 0;
     match wanted {
-        Some(job) if jobs.is_empty() => Err(Failure::Usage {
+        Some(job) if jobs.is_empty() && heard_all => Err(Failure::Usage {
             what: format!("no traced process belongs to a rank of the job {job}"),
             hint: "without --job, the jobs that there are have tables".into(),
         }),

@@ -565,6 +565,9 @@ impl Journal {
         });
         if self.too_small.is_some() {
             self.lacks_checkpoint = false;
+            self.refused_bytes = 0;
+            // No checkpoint will ever take the place of what an earlier writer has left, and the bound holds nevertheless.
+            self.keep_from = None;
             return std::fs::remove_file(&new)
                 .map_err(|error| JournalError::of("remove", &new, 0, error));
         }

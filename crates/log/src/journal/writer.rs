@@ -9,7 +9,7 @@ use crate::journal::format::{
 use crate::journal::learning::Learning;
 use crate::journal::pack::Packer;
 use crate::journal::retain;
-use crate::journal::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
+use crate::journal::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED, create_anew};
 use crate::journal::sharing::{Sharing, Wanted};
 use crate::journal::tally::{Tally, tally};
 use crate::records::Header;
@@ -524,12 +524,7 @@ impl Journal {
         let segment = SEGMENT_HEADER as u64 + records;
         let needed = segment + self.refused_bytes.max(self.checkpoint_bytes);
         let failed = |error| JournalError::of("allocate", path, needed, error);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
+        let file = create_anew(path).map_err(failed)?;
         self.space.allocate(&file, needed).map_err(failed)
     }
 

@@ -182,7 +182,8 @@ impl ThinWriter<'_> {
         self.packer
             .frame(&self.records, tally.count, place, &mut self.framed);
         self.out.write_all(&self.framed)?;
-        self.content.add(&tally, self.framed.len() as u64);
+        let packed = self.framed.len() as u64;
+        self.content.add(self.first, &tally, packed);
         self.records.clear();
         self.first = self.next;
         Ok(())

@@ -385,8 +385,11 @@ impl Journal {
             Some(segment) => segment.write(&buffer),
             None => Ok(()),
         });
-        let index = self.next_index.saturating_sub(1);
-        self.sharing.written(index, tally, buffer.len() as u64);
+        if written.is_ok() {
+            let index = self.next_index.saturating_sub(1);
+            let packed = buffer.len() as u64;
+            self.sharing.written(index, self.next, tally, packed);
+        }
         self.buffer = buffer;
         written
     }

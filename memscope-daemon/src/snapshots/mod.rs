@@ -398,7 +398,7 @@ fn about(job: &Job, format: &Format) -> About {
         start_ticks: facts.start_ticks,
         comm: facts.comm.clone(),
         cmdline: facts.cmdline.clone(),
-        uids: user_ids(facts.pid, facts.uids),
+        uids: user_ids(facts.pid, facts.start_ticks, facts.uids),
         trigger: job.firing.trigger,
         when: job.firing.condition.to_string(),
         reason: job.firing.reason.clone(),
@@ -420,12 +420,19 @@ fn about(job: &Job, format: &Format) -> About {
 }
 
 /// The user ids that a process had when it was attached, and those that it has now, since it may have changed them.
-fn user_ids(pid: u32, attached: [u32; 3]) -> Vec<u32> {
+fn user_ids(pid: u32, start_ticks: u64, attached: [u32; 3]) -> Vec<u32> {
     let mut all = attached.to_vec();
-    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
-    // A process that has ended has no others.
+    let lives = || {
+        let now = memscope_site::process::alive(pid);
+        now.is_ok_and(|now| now.start_ticks == start_ticks)
+    };
+    let path = Path::new("/proc").join(pid.to_string()).join("status");
+    let status = lives().then(|| fs::read_to_string(path));
+    // A process that has ended has no others. The pid may be another one's by now, also since the first look.
     if let Some(line) = status
         .iter()
+        .flatten()
+        .filter(|_| lives())
         .flat_map(|text| text.lines())
         .find_map(|line| line.strip_prefix("Uid:"))
     {

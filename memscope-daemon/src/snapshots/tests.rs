@@ -411,9 +411,13 @@ fn a_pause_is_said_once() {
 #[test]
 fn what_a_process_held_as_another_user_is_not_shown_to_the_first() {
     let own = rustix::process::getuid().as_raw();
-    let now = user_ids(std::process::id(), [own, own, own + 5]);
-    assert_eq!(now[..2], [own, own + 5]);
-    assert_eq!(user_ids(u32::MAX, [3, 3, 4]), [3, 4]);
+    let pid = std::process::id();
+    let started = memscope_site::process::alive(pid).unwrap().start_ticks;
+    let now = user_ids(pid, started, [own + 5; 3]);
+    assert_eq!(now, [own + 5, own]);
+    assert_eq!(user_ids(u32::MAX, 77, [3, 3, 4]), [3, 4]);
+    // Another process has the pid now, and its user is a stranger.
+    assert_eq!(user_ids(pid, started - 1, [own + 5; 3]), [own + 5]);
     let shown = |uids: &[u32], uid| {
         let kept = memscope_rpc::KeptSnapshot {
             uids: uids.to_vec(),

@@ -5,14 +5,13 @@
 //! reported of it, counts only for a daemon that goes on with the same journal.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use memscope_ledger::event::{Finding, ProcessHandle};
 use serde::{Deserialize, Serialize};
 
+use crate::snapshots::Tallies;
+use crate::sync::write_anew;
 use crate::triggers::Triggers;
 
 /// Name of the file in the state directory.
@@ -159,7 +158,8 @@ impl Watching {
         }
         // The thread that flushes the state directory does so within a second; nobody waits for it here.
         let new = self.path.with_added_extension("new");
-        let written = write_anew(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
+        let written = write_anew(&new, &bytes);
+        let written = written.and_then(|_| std::fs::rename(&new, &self.path));
         match written {
             Ok(()) => {
                 self.written = bytes;
@@ -177,20 +177,6 @@ impl Watching {
             }
         }
     }
-}
-
-/// Writes a file that only this user may read, whatever was there.
-fn write_anew(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)
 }
 
 #[cfg(test)]

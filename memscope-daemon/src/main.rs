@@ -411,11 +411,12 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
     Ok(result?)
 }
 
-/// What takes snapshots when triggers fire; `None` if no snapshots are to be kept.
+/// What takes snapshots when triggers fire; `None` if no snapshots are to be kept. Then the triggers of an earlier daemon stay where they
+/// are, for a later one.
 fn start_snapshots(
     config: &Config,
     messages: Messages,
-    left: Option<Triggers>,
+    left: &mut LeftWatching,
 ) -> Result<Option<Taking>> {
     if config.snapshots_keep == 0 {
         return Ok(None);
@@ -429,6 +430,7 @@ fn start_snapshots(
         conditions.insert(0, oom);
     }
     let pause_ns = config.snapshot_pause.saturating_mul(1_000_000_000);
+    let (left, tallies) = left.take_triggers();
     let writer = snapshots::Writer::start(
         snapshots::Config {
             dir: config.state_dir.join("snapshots"),
@@ -438,6 +440,7 @@ fn start_snapshots(
                 bytes: config.snapshots_mib.saturating_mul(1 << 20),
             },
         },
+        tallies,
         messages,
     )
     .context("the thread that writes snapshots could not be started")?;
@@ -540,7 +543,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         );
         LeftWatching::default()
     });
-    let taking = start_snapshots(config, messages.clone(), left_watching.take_triggers())?;
+    let taking = start_snapshots(config, messages.clone(), &mut left_watching)?;
     let shelf = taking.as_ref().map(|taking| taking.writer.shelf().clone());
     let (of_keeper, of_tracer) = (Pulse::default(), Pulse::default());
     let (keeper, keeper_thread) = Keeper::start(keeper::Start {

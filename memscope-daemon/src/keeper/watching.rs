@@ -26,6 +26,9 @@ struct Kept<T, F> {
     epoch: u64,
     triggers: T,
     findings: F,
+    /// How many snapshots each trigger has taken. An older file has none.
+    #[serde(default)]
+    tallies: Tallies,
 }
 
 /// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks; where no line is
@@ -64,12 +67,14 @@ type Findings = HashMap<ProcessHandle, (u64, Vec<Said>)>;
 pub struct LeftWatching {
     pub(super) triggers: Option<Triggers>,
     pub(super) findings: Findings,
+    pub(super) tallies: Tallies,
 }
 
 impl LeftWatching {
-    /// Takes the triggers, for whoever joins them with those of the command line.
-    pub fn take_triggers(&mut self) -> Option<Triggers> {
-        self.triggers.take()
+    /// Takes the triggers and the counts of their snapshots, for whoever joins them with those of the command line. What nobody takes is
+    /// written down again for the daemon after this one.
+    pub fn take_triggers(&mut self) -> (Option<Triggers>, Tallies) {
+        (self.triggers.take(), std::mem::take(&mut self.tallies))
     }
 }
 
@@ -78,6 +83,8 @@ pub struct Watching {
     path: PathBuf,
     epoch: u64,
     written: Vec<u8>,
+    /// What an earlier daemon has left and this one has no use for.
+    unused: Option<(Triggers, Tallies)>,
     /// The last write failed, which is logged once.
     failed: bool,
 }
@@ -89,6 +96,7 @@ impl Watching {
             path: state_dir.join(FILE),
             epoch,
             written: Vec::new(),
+            unused: None,
             failed: false,
         }
     }
@@ -129,22 +137,34 @@ impl Watching {
             } else {
                 Findings::default()
             },
+            tallies: kept.tallies,
         })
     }
 }
 
 impl Watching {
-    /// Writes what has changed.
+    /// Where no snapshots are kept: writes these triggers down again, for the daemon after this one. What they remember of processes is
+    /// forgotten, because nobody follows it now.
+    pub(super) fn hand_on(&mut self, mut triggers: Triggers, tallies: Tallies) {
+        triggers.follow_nothing();
+        self.unused = Some((triggers, tallies));
+    }
+
+    /// Writes what has changed: the triggers with the counts of their snapshots, and the findings.
     pub(super) fn save(
         &mut self,
-        triggers: Option<&Triggers>,
+        taking: Option<(&Triggers, Tallies)>,
         findings: &HashMap<ProcessHandle, (u64, Vec<Said>)>,
     ) {
+        let unused = self.unused.as_ref();
+        let unused = unused.map(|(triggers, tallies)| (triggers, tallies.clone()));
+        let (triggers, tallies) = taking.or(unused).unzip();
         let kept = Kept {
             format: FORMAT,
             epoch: self.epoch,
             triggers,
             findings,
+            tallies: tallies.unwrap_or_default(),
         };
         let bytes = match serde_json::to_vec(&kept) {
             Ok(bytes) => bytes,
@@ -184,6 +204,7 @@ impl Watching {
 mod tests {
     use super::*;
 
+    use crate::snapshots::Tally;
     use memscope_rpc::{Condition, Metric};
 
     #[test]
@@ -219,6 +240,7 @@ mod tests {
             epoch: 77,
             triggers: Some(&triggers),
             findings: &findings,
+            tallies: Tallies::from([(1, Tally::default())]),
         };
         let watching = Watching::new(folder.path(), 77);
         std::fs::write(&watching.path, serde_json::to_vec(&kept).unwrap()).unwrap();
@@ -233,10 +255,17 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(conditions(&left), [(1, condition)]);
+        assert_eq!(left.tallies, kept.tallies);
         // An older daemon's keys have no stack, and its findings no event.
         let older = String::from_utf8(std::fs::read(&watching.path).unwrap()).unwrap();
         let mut without = older;
-        for newer in [",\"stack\":null", ",\"sequence\":70", ",\"time_ns\":700"] {
+        let tallies = serde_json::to_string(&kept.tallies).unwrap();
+        for newer in [
+            ",\"stack\":null",
+            ",\"sequence\":70",
+            ",\"time_ns\":700",
+            &format!(",\"tallies\":{tallies}"),
+        ] {
             assert!(without.contains(newer), "{without}");
             without = without.replace(newer, "");
         }

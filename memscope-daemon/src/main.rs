@@ -168,7 +168,7 @@ fn keep_few_heaps() {
 const FILES: u64 = 65_536;
 
 /// Raises the limit of open files as far as may be. A shell gives 1,024, which the probes, connections and files of code of a few
-/// processes use up.
+/// processes use up, and the files of an export or of a long recording.
 fn raise_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -183,6 +183,7 @@ fn raise_files() {
 
 fn run(config: &Config) -> Result<Ending> {
     keep_few_heaps();
+    raise_files();
     if let (Some(file), Some(output)) = (&config.import, &config.output) {
         let made = import::import(file, output)?;
         println!("{}", serde_json::to_string(&made)?);
@@ -208,7 +209,6 @@ fn run(config: &Config) -> Result<Ending> {
         println!("{}", survive::clean_up(config)?);
         return Ok(Ending::Stop);
     }
-    raise_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name(panics::ANSWERS)

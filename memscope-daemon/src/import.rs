@@ -66,7 +66,7 @@ pub enum ImportError {
     /// What is to be imported is a pipe or a directory.
     #[error("{path} is no file that can be read again: save it as one first")]
     NotAFile {
-        /// Its path.
+        /// Path of the pipe or directory.
         path: PathBuf,
     },
     /// The file cannot be read.

@@ -221,8 +221,8 @@ impl Writer {
         }
     }
 
-    /// Takes nothing more, and waits until what was taken is written, at most so long. What is not written then is counted as failed, and
-    /// said.
+    /// Takes nothing more, and waits until what was taken is written, at most so long. What is not written then is counted as failed,
+    /// and a message says how much it is.
     pub fn finish(&mut self, patience: Duration) {
         // The thread ends when it has written what waits.
         self.jobs = None;

@@ -114,17 +114,17 @@ fn cannot_write(path: &Path, source: io::Error) -> Failure {
     }
 }
 
-/// Writes the parts of a streamed file to `target` as they arrive.
+/// Writes the parts of a streamed file to `target` as they arrive. Returns what the last one says.
 pub(crate) async fn drain(
     client: &Client,
     mut chunks: Streaming<v1::ExportChunk>,
     target: &mut Target,
     progress: &mut Progress,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     while let Some(chunk) = client.next(&mut chunks).await? {
         // The last chunk is empty.
         if chunk.content.is_empty() {
-            return Ok(());
+            return Ok(chunk.warnings);
         }
         target.write(&chunk.content)?;
         progress.reached(chunk.done, chunk.of, target.bytes());
@@ -144,11 +144,15 @@ pub(crate) async fn export(
     let chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
         .await?;
-    drain(client, chunks, target, &mut progress).await
+    drain(client, chunks, target, &mut progress).await?;
+    Ok(())
 }
 
-/// Asks for the journal as a recording and writes it to `target` as it arrives.
-pub(crate) async fn recorded_to(client: &Client, target: &mut Target) -> Result<(), Failure> {
+/// Asks for the journal as a recording and writes it to `target` as it arrives. Returns what could not be read of it, in words.
+pub(crate) async fn recorded_to(
+    client: &Client,
+    target: &mut Target,
+) -> Result<Vec<String>, Failure> {
     let mut progress = Progress::start();
     let chunks = client
         .ask(v1::RecordRequest {}, async |mut rpc, request| {

@@ -3,7 +3,7 @@
 //! The recording is folded twice, because the record that names the frames of a stack may come after the events that
 //! have that stack.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use memscope_dump::rows::Rows;
@@ -12,7 +12,7 @@ use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
 use memscope_ledger::report::ProcessSummary;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::records::{Decoder, Outcome};
-use memscope_log::{Absent, Piece, Recording, RecordingError, SegmentPlace};
+use memscope_log::{Absent, Piece, Recording, RecordingError, SegmentPlace, Warning};
 use serde::Serialize;
 
 /// What [`dump`] has written.
@@ -30,6 +30,8 @@ pub struct Made {
     /// complete, in nanoseconds since 1970. A block that was allocated before that moment may have no row for its
     /// allocation.
     pub known_from_unix_ns: Option<u64>,
+    /// What could not be read of the recording, or is missing in it, in words: of what was there, there is no row.
+    pub warnings: Vec<String>,
 }
 
 /// Why msMemScope's files could not be made.
@@ -71,10 +73,16 @@ pub fn dump(
         ..LedgerConfig::default()
     };
     let mut named = Ledger::new(config);
-    let known_from_unix_ns = each(recording, |heard| match heard {
-        Heard::State(state, None) => named = state,
-        Heard::State(mut state, Some(back)) => {
-            for process in back {
+    let Read {
+        known_from_unix_ns,
+        warnings,
+    } = each(recording, |heard| match heard {
+        Heard::State(state, Of::All) => named = state,
+        Heard::State(mut state, of) => {
+            let processes = state.processes().into_iter();
+            let processes = processes.map(|one| one.handle).filter(|one| of.names(*one));
+            // Those that are not in it ended before, and are still asked for.
+            for process in processes.collect::<Vec<_>>() {
                 named.take_over(process, &mut state);
             }
         }
@@ -100,6 +108,7 @@ pub fn dump(
         events_left_out: 0,
         lost_records: 0,
         known_from_unix_ns,
+        warnings,
     };
     let mut failed: Option<DumpError> = None;
     let mut write = |row: Row| {
@@ -128,16 +137,21 @@ pub fn dump(
     };
     let mut rows = Rows::new();
     let mut lost: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
+    let mut known: BTreeSet<ProcessHandle> = BTreeSet::new();
     each(recording, |heard| match heard {
-        Heard::State(state, back) => {
-            let processes = state.processes().into_iter();
-            let is_new =
-                |one: &ProcessSummary| back.as_ref().is_none_or(|back| back.contains(&one.handle));
-            for process in processes.filter(is_new) {
-                rows.apply_late(&attached(&process), &text, &mut write);
+        Heard::State(state, of) => {
+            for process in state.processes() {
+                let is_new = known.insert(process.handle);
+                // Behind a gap, the rows of those that are known go on.
+                if is_new && of.names(process.handle) || of.came_back(process.handle) {
+                    rows.apply_late(&attached(&process), &text, &mut write);
+                }
             }
         }
         Heard::Event(event) => {
+            if let Body::Attached(_) = event.body {
+                known.insert(event.process);
+            }
             let before = lost.entry(event.process).or_default();
             *before = event.lost_before.max(*before);
             rows.apply(event, &text, &mut write);
@@ -166,12 +180,46 @@ pub fn dump(
 
 /// What [`each`] passes on of a recording.
 enum Heard<'a> {
-    /// The state with which a segment begins. Without a list it is the state of all processes, because the segments
-    /// before it are missing. With a list only the state of these processes counts, because the segments before it
-    /// leave them out.
-    State(Ledger, Option<Vec<ProcessHandle>>),
+    /// The state with which a segment begins, and whose state counts.
+    State(Ledger, Of),
     /// The next event.
     Event(&'a Event),
+}
+
+/// Whose state counts at the beginning of a segment.
+enum Of {
+    /// That of all processes, because the segments before it are missing.
+    All,
+    /// That of all processes, because records before it are missing. The segments before it leave out those of the list.
+    AllBehindGap(Vec<ProcessHandle>),
+    /// That of these processes, because the segments before it leave them out.
+    These(Vec<ProcessHandle>),
+}
+
+impl Of {
+    fn names(&self, process: ProcessHandle) -> bool {
+        match self {
+            Of::All | Of::AllBehindGap(_) => true,
+            Of::These(back) => back.contains(&process),
+        }
+    }
+
+    /// Whether the segments before leave out the process, and this one does not.
+    fn came_back(&self, process: ProcessHandle) -> bool {
+        match self {
+            Of::All => false,
+            Of::AllBehindGap(back) | Of::These(back) => back.contains(&process),
+        }
+    }
+}
+
+/// What [`each`] has read.
+struct Read {
+    /// If events are missing (older ones, or those of some processes), the moment from which on all are there, in
+    /// nanoseconds since 1970.
+    known_from_unix_ns: Option<u64>,
+    /// What could not be read, or is missing in between, in words.
+    warnings: Vec<String>,
 }
 
 /// An event for the attach of a process that was attached before the recording begins.
@@ -198,12 +246,10 @@ fn of_the_machine(epoch: u64) -> Event {
     }
 }
 
-/// Passes every event of a recording to `take`, in order. If events are missing (older ones, or those of some
-/// processes), it returns the moment from which on all events are there, in nanoseconds since 1970.
-fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, RecordingError> {
+/// Passes every event of a recording to `take`, in order. Behind a part that cannot be read it goes on with the next state.
+fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Read, RecordingError> {
     let recording = Recording::open(path)?;
     let header = recording.header();
-    let begins_late = header.first_sequence > 1;
     let mut decoder = Decoder::new(header.epoch);
     let mut records = recording.records();
     take(Heard::Event(&Event {
@@ -214,24 +260,58 @@ fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, Rec
         ..of_the_machine(header.epoch)
     }));
     let mut began = false;
+    // Number of the first record that was read.
+    let mut first_sequence = header.first_sequence;
     let mut absent = Absent::default();
+    // States that cannot be read.
+    let mut unread: Vec<RecordingError> = Vec::new();
+    // Number of warnings when the state was last known for certain.
+    let mut known_warnings = 0;
     while let Some(piece) = records.next_piece()? {
         match piece {
             Piece::Segment {
+                header,
                 checkpoint,
                 left_out,
-                ..
             } => {
-                let back = absent.segment(&left_out, checkpoint.is_some());
+                let damaged = records.warnings().len() > known_warnings;
+                let mut then = absent.clone();
+                let back = then.segment(&left_out, checkpoint.is_some());
                 let back = back.iter().map(|one| ProcessHandle(one.process));
                 let back: Vec<ProcessHandle> = back.collect();
-                let is_needed = !began || !back.is_empty();
-                if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
-                    let restored = recording.restore(&checkpoint, None)?;
-                    decoder = restored.decoder;
-                    take(Heard::State(restored.ledger, began.then_some(back)));
+                let is_needed = !began || damaged || !back.is_empty();
+                let Some(checkpoint) = checkpoint.filter(|_| is_needed) else {
+                    absent = then;
+                    began = began || unread.is_empty();
+                    continue;
+                };
+                match recording.restore(&checkpoint, None) {
+                    Ok(restored) => {
+                        absent = then;
+                        known_warnings = records.warnings().len();
+                        decoder = restored.decoder;
+                        let of = match (began, damaged) {
+                            (false, _) => Of::All,
+                            (true, true) => Of::AllBehindGap(back),
+                            (true, false) => Of::These(back),
+                        };
+                        if !began {
+                            first_sequence = header.first_sequence;
+                        }
+                        began = true;
+                        take(Heard::State(restored.ledger, of));
+                    }
+                    // What is missing stays missing. Where nothing has begun yet, the next segment may begin.
+                    Err(error @ RecordingError::Checkpoint { .. }) => {
+                        if began {
+                            absent.segment(&left_out, false);
+                        }
+                        unread.push(error);
+                    }
+                    Err(error) => return Err(error),
                 }
             }
+            Piece::Record(_) if !began && !unread.is_empty() => {}
             Piece::Record(entry) => {
                 decoder.seek(entry.sequence);
                 if let Outcome::Decoded(event) = decoder.decode(entry.record) {
@@ -239,15 +319,30 @@ fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, Rec
                 }
             }
         }
-        began = true;
     }
-    let first = recording.segments().first().filter(|_| begins_late);
+    if !began && let Some(error) = unread.pop() {
+        return Err(error);
+    }
+    let read = records.warnings().iter();
+    let read = read.filter(|warning| !matches!(warning, Warning::BeginsLate { .. }));
+    let unread = unread.iter().map(|error| crate::error_chain(error));
+    let warnings = read.map(ToString::to_string).chain(unread).collect();
+    let begins = |place: &&SegmentPlace| place.header.first_sequence == first_sequence;
+    let first = recording.segments().iter().find(begins);
+    let first = first.filter(|_| first_sequence > 1);
     let left_out = recording.segments().iter().flat_map(SegmentPlace::left_out);
     let known = left_out.filter_map(|one| recording.complete_from(one.process));
     // From the last of these moments on, the rows of all processes are complete.
-    Ok(first
-        .into_iter()
-        .chain(known)
-        .map(SegmentPlace::first_unix_ns)
-        .max())
+    Ok(Read {
+        known_from_unix_ns: first
+            .into_iter()
+            .chain(known)
+            .map(SegmentPlace::first_unix_ns)
+            .max(),
+        warnings,
+    })
 }
+
+#[cfg(test)]
+#[path = "dump/tests.rs"]
+mod tests;

@@ -63,6 +63,12 @@ pub enum ImportError {
         /// Path of the output.
         path: PathBuf,
     },
+    /// What is to be imported is a pipe or a directory.
+    #[error("{path} is no file that can be read again: save it as one first")]
+    NotAFile {
+        /// Path of the pipe or directory.
+        path: PathBuf,
+    },
     /// The file cannot be read.
     #[error("{path} cannot be read")]
     Read {
@@ -98,6 +104,11 @@ pub enum ImportError {
 /// # Errors
 /// The file cannot be read or a dump has no row, the output exists already, or the recording cannot be written.
 pub fn import(file: &Path, output: &Path) -> Result<Made, ImportError> {
+    if fs::metadata(file).is_ok_and(|facts| !facts.is_file()) {
+        return Err(ImportError::NotAFile {
+            path: file.to_owned(),
+        });
+    }
     // Check the output first, because reading a dump may take minutes.
     let cannot = |source| ImportError::Write {
         path: output.to_owned(),
@@ -137,8 +148,11 @@ pub fn import(file: &Path, output: &Path) -> Result<Made, ImportError> {
     })
 }
 
-/// Whether a file begins as a pickle does.
+/// Whether a file begins as a pickle does. Of a pipe nothing is read: that might wait for ever, and take what another one needs.
 pub fn is_pickle(file: &Path) -> bool {
+    if !fs::metadata(file).is_ok_and(|facts| facts.is_file()) {
+        return false;
+    }
     let mut first = [0];
     let read = File::open(file).and_then(|mut file| file.read_exact(&mut first));
     read.is_ok() && first == [PICKLE]

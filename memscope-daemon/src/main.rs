@@ -194,7 +194,7 @@ fn keep_few_heaps() {
 const FILES: u64 = 65_536;
 
 /// Raises the limit of open files as far as may be. A shell gives 1,024, which the probes, connections and files of code of a few
-/// processes use up.
+/// processes use up, and the files of an export or of a long recording.
 fn raise_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -209,6 +209,7 @@ fn raise_files() {
 
 fn run(config: &Config) -> Result<Ending> {
     keep_few_heaps();
+    raise_files();
     if let (Some(file), Some(output)) = (&config.import, &config.output) {
         let made = import::import(file, output)?;
         println!("{}", serde_json::to_string(&made)?);
@@ -234,7 +235,6 @@ fn run(config: &Config) -> Result<Ending> {
         println!("{}", survive::clean_up(config)?);
         return Ok(Ending::Stop);
     }
-    raise_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name(panics::ANSWERS)
@@ -437,11 +437,12 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
     Ok(result?)
 }
 
-/// What takes snapshots when triggers fire; `None` if no snapshots are to be kept.
+/// What takes snapshots when triggers fire; `None` if no snapshots are to be kept. Then the triggers of an earlier daemon stay where they
+/// are, for a later one.
 fn start_snapshots(
     config: &Config,
     messages: Messages,
-    left: Option<Triggers>,
+    left: &mut LeftWatching,
 ) -> Result<Option<Taking>> {
     if config.snapshots_keep == 0 {
         return Ok(None);
@@ -455,6 +456,7 @@ fn start_snapshots(
         conditions.insert(0, oom);
     }
     let pause_ns = config.snapshot_pause.saturating_mul(1_000_000_000);
+    let (left, tallies) = left.take_triggers();
     let writer = snapshots::Writer::start(
         snapshots::Config {
             dir: config.state_dir.join("snapshots"),
@@ -464,6 +466,7 @@ fn start_snapshots(
                 bytes: config.snapshots_mib.saturating_mul(1 << 20),
             },
         },
+        tallies,
         messages,
     )
     .context("the thread that writes snapshots could not be started")?;
@@ -570,7 +573,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         );
         LeftWatching::default()
     });
-    let taking = start_snapshots(config, messages.clone(), left_watching.take_triggers())?;
+    let taking = start_snapshots(config, messages.clone(), &mut left_watching)?;
     let shelf = taking.as_ref().map(|taking| taking.writer.shelf().clone());
     let (of_keeper, of_tracer) = (Pulse::default(), Pulse::default());
     let (keeper, keeper_thread) = Keeper::start(keeper::Start {

@@ -11,7 +11,8 @@ use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::records::{Decoder, Header, KIND_ATTACHED, Outcome, block_address};
 use memscope_log::{
-    Absent, Entry, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
+    Absent, Entry, Piece, Recording, RecordingError, Records, Restored, SegmentHeader,
+    SegmentPlace, Warning,
 };
 
 /// How much later than a stack its names may come, in nanoseconds: the daemon may have been busy.
@@ -578,6 +579,7 @@ fn fold_from(
     let mut absent = Absent::default();
     let mut pieces = 0u64;
     let mut is_at_end = false;
+    let mut unread_end: &[Warning] = &[];
     while !is_at_end {
         if pieces.is_multiple_of(PREFETCHED as u64) {
             let blocks = records.upcoming().take(PREFETCHED);
@@ -587,6 +589,7 @@ fn fold_from(
             }));
         }
         let Some(piece) = records.next_piece()? else {
+            unread_end = recording.unread_end();
             break;
         };
         // A segment's state may be large, so it is asked before each of them as well.
@@ -712,6 +715,7 @@ fn fold_from(
         .warnings()
         .iter()
         .skip(known_warnings)
+        .chain(unread_end)
         .map(ToString::to_string)
         .collect();
     let end = AsOf {

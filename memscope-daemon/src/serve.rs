@@ -12,7 +12,7 @@ use memscope_ledger::report::{
 };
 use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
 use memscope_log::records::DaemonRecord;
-use memscope_log::{Recording, RecordingError, SegmentPlace};
+use memscope_log::{Recording, RecordingError, SegmentPlace, Warning};
 use memscope_proto::v1;
 use memscope_rpc::{
     AttachRequest, Caller, Daemon, DetachScope, EventFilter, EventItem, Moment, RecordingWriter,
@@ -447,11 +447,14 @@ impl Daemon for Serving {
             }
             Err(other) => return Err(unreadable(Box::new(other))),
         };
+        let is_written = self.replay.is_none();
         Ok(Box::new(move |out| {
-            recording
-                .write_to(out)
-                .map(drop)
-                .map_err(std::io::Error::other)
+            let exported = recording.write_to(out).map_err(std::io::Error::other)?;
+            let mut warnings = exported.warnings;
+            warnings.retain(|one| !matches!(one, Warning::BeginsLate { .. }));
+            // The batch that is just being written ends a journal that is none the worse for it.
+            let _ = warnings.pop_if(|last| is_written && matches!(last, Warning::Truncated { .. }));
+            Ok(warnings.iter().map(ToString::to_string).collect())
         }))
     }
 

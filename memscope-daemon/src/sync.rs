@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -24,6 +25,21 @@ const SLEEP_S: i64 = 10;
 
 /// More than the steps in which file systems tell time.
 const TICK: Duration = Duration::from_millis(20);
+
+/// Writes a file that only this user may read, whatever was there. It is not flushed.
+pub(crate) fn write_anew(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)?;
+    Ok(file)
+}
 
 /// Whether what is written reaches the disk. Clones share one state.
 #[derive(Clone, Default)]

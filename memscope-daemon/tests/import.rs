@@ -1,7 +1,7 @@
 //! A dump of msMemScope's becomes a recording, and the recording says what the rows say.
 #![allow(clippy::unwrap_used)]
 
-use memscope_daemon::import::{ImportError, import};
+use memscope_daemon::import::{ImportError, import, is_pickle};
 use memscope_daemon::replay::{Replayed, replay};
 use memscope_dump::{Attr, Device, DumpError, Format, Reader, Row, Writer};
 use memscope_ledger::LedgerConfig;
@@ -9,6 +9,7 @@ use memscope_ledger::report::BlockState;
 use memscope_proto::v1::{StatsRequest, StatsResponse};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn golden(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/dump/tests/golden");
@@ -296,4 +297,51 @@ fn what_cannot_be_imported_leaves_nothing() {
         .map(|e| e.unwrap().file_name())
         .collect();
     assert_eq!(names.len(), 3, "no work is left behind: {names:?}");
+}
+
+/// A file of each process is open until the end, and a shell gives fewer than there are processes.
+#[test]
+fn more_processes_than_files_that_a_shell_lets_be_open() {
+    const PROCESSES: u32 = 1100;
+    let folder = tempfile::tempdir().unwrap();
+    let of_one = |n: u32| Row {
+        pid: Some(n),
+        ..row(n.into(), "SYSTEM", "START_TRACE", 0, Attr::new())
+    };
+    let rows: Vec<Row> = (1..=PROCESSES).map(of_one).collect();
+    let recording = folder.path().join("recording");
+    let made = import(&dump(folder.path(), &rows, Format::Csv), &recording).unwrap();
+    assert_eq!(made.processes, u64::from(PROCESSES));
+    let output = folder.path().join("dumps");
+    std::fs::create_dir(&output).unwrap();
+    let ended = Command::new("sh")
+        .args(["-c", "ulimit -Sn 1024; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_memscoped"))
+        .args(["--dump", "csv", "--replay"])
+        .arg(&recording)
+        .arg("--output")
+        .arg(&output)
+        .env_remove("MEMSCOPE_LOG")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert_eq!(std::fs::read_dir(&output).unwrap().count(), 1100);
+}
+
+/// A pipe can be read once, and by a look whether it is a pickle already.
+#[test]
+fn a_pipe_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let out = folder.path().join("out");
+    assert!(matches!(
+        import(&pipe, &out),
+        Err(ImportError::NotAFile { .. })
+    ));
+    assert!(!is_pickle(&pipe));
+    let refused = replay(&pipe, LedgerConfig::default()).err().unwrap();
+    assert!(refused.to_string().contains("neither a file nor"));
 }

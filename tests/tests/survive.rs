@@ -457,8 +457,13 @@ fn triggers_are_there_again_and_fire_once() {
     let of_one = daemon.add_trigger("reserved > 100GiB", torch.pid());
     torch.ask("alloc big 20000000");
     let fired = |daemon: &Daemon| number(&daemon.trigger(level)["fired"]);
+    let written = |daemon: &Daemon| number(&daemon.trigger(level)["written"]);
     eventually("it fires", || fired(&daemon) == 1);
+    eventually("its snapshot is there", || written(&daemon) == 1);
+    // The list is written down after it was told.
+    daemon.json(&["trigger", "list"]);
     let mut next = daemon.again();
+    assert_eq!(written(&next), 1);
     // The level is above as before, which is no news.
     torch.ask("alloc more 1000000");
     next.stats(torch.pid());
@@ -475,7 +480,7 @@ fn triggers_are_there_again_and_fire_once() {
     // After a clean stop the one that is for all is there; the one for a process that is traced no more is not.
     next.stop();
     let after = next.successor();
-    assert_eq!(fired(&after), 2);
+    assert_eq!((fired(&after), written(&after)), (2, 2));
     let all = after.json(&["trigger", "list"]);
     assert!(
         find(&all["triggers"], "trigger", of_one).is_none(),

@@ -103,8 +103,9 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     async fn status(&self) -> Result<v1::StatusResponse, Refusal>;
 }
 
-/// Function that writes a recording to the given writer.
-pub type RecordingWriter = Box<dyn FnOnce(&mut dyn std::io::Write) -> std::io::Result<()> + Send>;
+/// Function that writes a recording to the given writer, and returns in words what could not be read for it.
+pub type RecordingWriter =
+    Box<dyn FnOnce(&mut dyn std::io::Write) -> std::io::Result<Vec<String>> + Send>;
 
 /// A window of the course of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Streams a file to the client while another function writes it.
 
+use crate::daemon::RecordingWriter;
 use crate::under_way::UnderWay;
 use memscope_export::Progress;
 use memscope_ledger::report::SnapshotReport;
@@ -30,20 +31,27 @@ pub(crate) fn stream(
     chunks(under_way, move |writer| {
         let reached = Arc::clone(&writer.reached);
         let tell = |done, of| reached.set(done, of);
-        work(writer, &tell).map_err(|error| {
-            Status::internal(format!(
-                "the file cannot be written: {error} — this is a fault of memscope: please \
-                 report it"
-            ))
-        })
+        work(writer, &tell).map_err(unwritable)?;
+        Ok(Vec::new())
     })
+}
+
+/// The same for a recording. What could not be read for it is in the last chunk.
+pub(crate) fn recording(under_way: UnderWay, write: RecordingWriter) -> ChunkStream {
+    chunks(under_way, move |writer| write(writer).map_err(unwritable))
+}
+
+fn unwritable(error: io::Error) -> Status {
+    Status::internal(format!(
+        "the file cannot be written: {error} — this is a fault of memscope: please report it"
+    ))
 }
 
 /// Streams an existing file unchanged.
 pub(crate) fn pass_on(under_way: UnderWay, mut content: Box<dyn Read + Send>) -> ChunkStream {
     chunks(under_way, move |writer| {
         match io::copy(&mut content, writer) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(Vec::new()),
             Err(error) => Err(Status::internal(format!(
                 "the snapshot cannot be read: {error} — is the daemon's disk in order?"
             ))),
@@ -54,7 +62,7 @@ pub(crate) fn pass_on(under_way: UnderWay, mut content: Box<dyn Read + Send>) ->
 /// The request counts as under way until the thread has ended, which may be after the client has gone.
 fn chunks(
     under_way: UnderWay,
-    write: impl FnOnce(&mut ChunkWriter) -> Result<(), Status> + Send + 'static,
+    write: impl FnOnce(&mut ChunkWriter) -> Result<Vec<String>, Status> + Send + 'static,
 ) -> ChunkStream {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
@@ -66,9 +74,12 @@ fn chunks(
         };
         let end = match write(&mut writer) {
             // A flush fails only if the client is gone: then nobody waits for the end.
-            Ok(()) => writer
-                .flush()
-                .map_or(None, |()| Some(Ok(ExportChunk::default()))),
+            Ok(warnings) => writer.flush().ok().map(|()| {
+                Ok(ExportChunk {
+                    warnings,
+                    ..ExportChunk::default()
+                })
+            }),
             Err(status) => {
                 tracing::warn!(error = status.message(), "an export ended early");
                 Some(Err(status))
@@ -125,6 +136,7 @@ impl Write for ChunkWriter {
                 content,
                 done: self.reached.done.load(Ordering::Relaxed),
                 of: self.reached.of.load(Ordering::Relaxed),
+                warnings: Vec::new(),
             }))
             .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
     }

@@ -696,7 +696,7 @@ impl Memscope for Service {
         }
         let under_way = UnderWay::of(&request);
         let write = self.daemon.recording().await?;
-        let stream = export::stream(under_way, move |out, _| write(out));
+        let stream = export::recording(under_way, write);
         Ok(Response::new(stream))
     }
 

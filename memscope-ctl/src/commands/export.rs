@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure, not_exact};
 use crate::file::{Target, recorded_to};
 use crate::recording::{NOT_MADE, made_by_memscoped};
 use crate::session::Session;
-use crate::units::{grouped, moment};
+use crate::units::{grouped, moment, plain};
 use clap::ValueEnum;
 use memscope_proto::v1::CoverageNote;
 use serde::{Deserialize, Serialize};
@@ -50,20 +50,16 @@ pub(crate) struct Made {
     events_left_out: u64,
     pub(crate) lost_records: u64,
     pub(crate) known_from_unix_ns: Option<u64>,
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Made {
-    /// Implements `--strict`: refuses rows that lack what was lost, or what is older than the recording.
+    /// Implements `--strict`: refuses rows that lack what was lost, what is older than the recording, or what cannot be read of it.
     pub(crate) fn exact(&self, session: &Session) -> Result<(), Failure> {
         if !session.global.strict {
             return Ok(());
         }
-        let note = |code: &str, text: String| CoverageNote {
-            code: code.to_owned(),
-            text,
-            affects: vec![HISTORY.to_owned()],
-            lower_bound: true,
-        };
         let lost = (self.lost_records > 0).then(|| {
             let lost = grouped(self.lost_records);
             note("records_lost", format!("{lost} records were lost"))
@@ -72,13 +68,45 @@ impl Made {
             let begin = moment(from);
             note("journal_begins_late", format!("the rows begin at {begin}"))
         });
-        let notes: Vec<CoverageNote> = lost.into_iter().chain(begins).collect();
+        let damaged = damaged(&self.warnings);
+        let notes: Vec<CoverageNote> = lost.into_iter().chain(begins).chain(damaged).collect();
         not_exact(&notes, &[HISTORY])
+    }
+
+    /// What could not be read of the recording, as lines of text.
+    pub(crate) fn unread(&self) -> String {
+        unread(&self.warnings)
     }
 }
 
+fn note(code: &str, text: String) -> CoverageNote {
+    CoverageNote {
+        code: code.to_owned(),
+        text,
+        affects: vec![HISTORY.to_owned()],
+        lower_bound: true,
+    }
+}
+
+/// What could not be read of a recording, as notes.
+pub(crate) fn damaged(warnings: &[String]) -> impl Iterator<Item = CoverageNote> {
+    let warnings = warnings.iter();
+    warnings.map(|warning| note("recording_damaged", warning.clone()))
+}
+
+/// The same as lines of text.
+pub(crate) fn unread(warnings: &[String]) -> String {
+    let lines = warnings.iter().map(|warning| {
+        format!(
+            "A part of what was recorded could not be read, and what it told is not in this: {}\n",
+            plain(warning)
+        )
+    });
+    lines.collect()
+}
+
 /// The kind of numbers that rows of what happened are.
-const HISTORY: &str = "history";
+pub(crate) const HISTORY: &str = "history";
 
 /// Refuses `--as-of`: memscoped writes all rows that a recording has.
 pub(crate) fn at_the_end(session: &Session) -> Result<(), Failure> {
@@ -120,9 +148,14 @@ pub(crate) async fn files_of(
     let folder = private_folder()?;
     let file = folder.path().join("recording");
     let mut target = Target::open(Some(&file))?;
-    recorded_to(&client, &mut target).await?;
+    let unread = recorded_to(&client, &mut target).await?;
     target.finish()?;
-    dump(&file, format, pid, output).await
+    let mut made = dump(&file, format, pid, output).await?;
+    // Most of it left a gap in the copy, and is told already.
+    if made.warnings.is_empty() {
+        made.warnings = unread;
+    }
+    Ok(made)
 }
 
 /// A folder that nobody else can read, and that is deleted when it is dropped.
@@ -176,5 +209,6 @@ fn text(made: &Made) -> String {
             moment(from)
         ));
     }
+    text.push_str(&made.unread());
     text
 }

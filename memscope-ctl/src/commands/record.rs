@@ -1,10 +1,12 @@
 //! `record`: the journal as one file.
 
+use super::export::{HISTORY, damaged, unread};
 use super::run::Run;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, not_exact};
 use crate::file::{Target, recorded_to};
 use crate::session::Session;
 use crate::units;
+use memscope_proto::v1::CoverageNote;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -27,6 +29,7 @@ pub(crate) struct Record {
 struct Recorded {
     file: String,
     bytes: u64,
+    warnings: Vec<String>,
 }
 
 impl Run for Record {
@@ -35,13 +38,25 @@ impl Run for Record {
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let mut target = Target::open(Some(&self.output))?;
-        recorded_to(&client, &mut target).await?;
+        let warnings = recorded_to(&client, &mut target).await?;
+        if session.global.strict {
+            let notes: Vec<CoverageNote> = damaged(&warnings).collect();
+            not_exact(&notes, &[HISTORY])?;
+        }
         let bytes = target.bytes();
         target.finish()?;
         let file = self.output.display().to_string();
-        session.show(&Recorded { file, bytes }, |recorded| {
+        let recorded = Recorded {
+            file,
+            bytes,
+            warnings,
+        };
+        session.show(&recorded, |recorded| {
             let (file, size) = (&recorded.file, units::exact_bytes(Some(bytes)));
-            format!("Wrote {file}, {size}.\nAsk it: memscope-ctl --recording {file} leaks\n")
+            let unread = unread(&recorded.warnings);
+            format!(
+                "Wrote {file}, {size}.\n{unread}Ask it: memscope-ctl --recording {file} leaks\n"
+            )
         })
     }
 }

@@ -12,6 +12,7 @@ use memscope_ledger::event::{Event, ProcessHandle};
 use memscope_ledger::report::{AsOf, Baseline, SnapshotReport};
 
 use super::state::Keeper;
+use super::taking::Taking;
 use crate::snapshots::Job;
 
 impl Keeper {
@@ -87,8 +88,8 @@ impl Keeper {
     /// Writes down triggers and findings, if they have changed.
     pub(super) fn save_watching(&mut self) {
         if let Some(watching) = &mut self.watching {
-            let triggers = self.taking.as_ref().map(|taking| &taking.triggers);
-            watching.save(triggers, &self.findings.said);
+            let taking = self.taking.as_ref().map(Taking::kept);
+            watching.save(taking, &self.findings.said);
         }
     }
 

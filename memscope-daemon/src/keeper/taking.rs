@@ -2,7 +2,7 @@
 
 use memscope_rpc::{Caller, Condition, Refusal, TriggerStatus};
 
-use crate::snapshots::Writer;
+use crate::snapshots::{Tallies, Writer};
 use crate::triggers::Triggers;
 
 /// The triggers, and the writer of their snapshots.
@@ -33,6 +33,12 @@ impl Taking {
         self.triggers.remove(caller, trigger)?;
         self.writer.shelf().forget(trigger);
         Ok(())
+    }
+
+    /// What the next daemon has to know: the triggers, and the counts of their snapshots.
+    pub(super) fn kept(&self) -> (&Triggers, Tallies) {
+        let is_there = |number| self.triggers.has(number);
+        (&self.triggers, self.writer.shelf().tallies(is_there))
     }
 
     /// Status of all triggers, with the counts of their snapshots.

@@ -24,6 +24,7 @@ use super::watching::{LeftWatching, Watching};
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 use crate::memory::Memory;
+use crate::snapshots::PATIENCE;
 use crate::watchdog::Pulse;
 
 /// How long a question waits for a record that another processor is still writing.
@@ -78,7 +79,11 @@ impl Keeper {
             memory,
             pulse,
         } = start;
-        let (watching, left) = watching.unzip();
+        let (mut watching, left) = watching.unzip();
+        let mut left = left.unwrap_or_default();
+        if let (Some(watching), (Some(triggers), tallies)) = (&mut watching, left.take_triggers()) {
+            watching.hand_on(triggers, tallies);
+        }
         let (sender, commands) = std::sync::mpsc::sync_channel(QUEUE);
         let wake = Arc::new(rustix::event::eventfd(
             0,
@@ -112,7 +117,7 @@ impl Keeper {
             naming: Naming::default(),
             native: Natives::default(),
             findings: Findings {
-                said: left.unwrap_or_default().findings,
+                said: left.findings,
                 ..Findings::default()
             },
             shedding: memory.map(Shedding::new),
@@ -172,6 +177,9 @@ impl Keeper {
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
                         self.ask_to_wake(false);
                         self.read_everything();
+                        if let Some(taking) = &mut self.taking {
+                            taking.writer.finish(PATIENCE);
+                        }
                         self.save_watching();
                         self.hub.close();
                         return;
@@ -524,6 +532,8 @@ impl Keeper {
             journal.set_clock(memscope_log::ClockPair { boot_ns, unix_ns });
         }
         self.end_triggers();
+        // Snapshots may have been written since, and are counted for the daemon that comes next.
+        self.save_watching();
     }
 
     /// Gives memory that is free back to the kernel once the work has been over for a while.

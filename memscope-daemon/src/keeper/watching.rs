@@ -5,14 +5,13 @@
 //! reported of it, counts only for a daemon that goes on with the same journal.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use memscope_ledger::event::{Finding, ProcessHandle};
 use serde::{Deserialize, Serialize};
 
+use crate::snapshots::Tallies;
+use crate::sync::write_anew;
 use crate::triggers::Triggers;
 
 /// Name of the file in the state directory.
@@ -27,6 +26,9 @@ struct Kept<T, F> {
     epoch: u64,
     triggers: T,
     findings: F,
+    /// How many snapshots each trigger has taken. An older file has none.
+    #[serde(default)]
+    tallies: Tallies,
 }
 
 /// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks; where no line is
@@ -65,12 +67,14 @@ type Findings = HashMap<ProcessHandle, (u64, Vec<Said>)>;
 pub struct LeftWatching {
     pub(super) triggers: Option<Triggers>,
     pub(super) findings: Findings,
+    pub(super) tallies: Tallies,
 }
 
 impl LeftWatching {
-    /// Takes the triggers, for whoever joins them with those of the command line.
-    pub fn take_triggers(&mut self) -> Option<Triggers> {
-        self.triggers.take()
+    /// Takes the triggers and the counts of their snapshots, for whoever joins them with those of the command line. What nobody takes is
+    /// written down again for the daemon after this one.
+    pub fn take_triggers(&mut self) -> (Option<Triggers>, Tallies) {
+        (self.triggers.take(), std::mem::take(&mut self.tallies))
     }
 }
 
@@ -79,6 +83,8 @@ pub struct Watching {
     path: PathBuf,
     epoch: u64,
     written: Vec<u8>,
+    /// What an earlier daemon has left and this one has no use for.
+    unused: Option<(Triggers, Tallies)>,
     /// The last write failed, which is logged once.
     failed: bool,
 }
@@ -90,6 +96,7 @@ impl Watching {
             path: state_dir.join(FILE),
             epoch,
             written: Vec::new(),
+            unused: None,
             failed: false,
         }
     }
@@ -130,22 +137,34 @@ impl Watching {
             } else {
                 Findings::default()
             },
+            tallies: kept.tallies,
         })
     }
 }
 
 impl Watching {
-    /// Writes what has changed.
+    /// Where no snapshots are kept: writes these triggers down again, for the daemon after this one. What they remember of processes is
+    /// forgotten, because nobody follows it now.
+    pub(super) fn hand_on(&mut self, mut triggers: Triggers, tallies: Tallies) {
+        triggers.follow_nothing();
+        self.unused = Some((triggers, tallies));
+    }
+
+    /// Writes what has changed: the triggers with the counts of their snapshots, and the findings.
     pub(super) fn save(
         &mut self,
-        triggers: Option<&Triggers>,
+        taking: Option<(&Triggers, Tallies)>,
         findings: &HashMap<ProcessHandle, (u64, Vec<Said>)>,
     ) {
+        let unused = self.unused.as_ref();
+        let unused = unused.map(|(triggers, tallies)| (triggers, tallies.clone()));
+        let (triggers, tallies) = taking.or(unused).unzip();
         let kept = Kept {
             format: FORMAT,
             epoch: self.epoch,
             triggers,
             findings,
+            tallies: tallies.unwrap_or_default(),
         };
         let bytes = match serde_json::to_vec(&kept) {
             Ok(bytes) => bytes,
@@ -159,7 +178,8 @@ impl Watching {
         }
         // The thread that flushes the state directory does so within a second; nobody waits for it here.
         let new = self.path.with_added_extension("new");
-        let written = write_anew(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
+        let written = write_anew(&new, &bytes);
+        let written = written.and_then(|_| std::fs::rename(&new, &self.path));
         match written {
             Ok(()) => {
                 self.written = bytes;
@@ -179,25 +199,12 @@ impl Watching {
     }
 }
 
-/// Writes a file that only this user may read, whatever was there.
-fn write_anew(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
+    use crate::snapshots::Tally;
     use memscope_rpc::{Condition, Metric};
 
     #[test]
@@ -233,6 +240,7 @@ mod tests {
             epoch: 77,
             triggers: Some(&triggers),
             findings: &findings,
+            tallies: Tallies::from([(1, Tally::default())]),
         };
         let watching = Watching::new(folder.path(), 77);
         std::fs::write(&watching.path, serde_json::to_vec(&kept).unwrap()).unwrap();
@@ -247,10 +255,17 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(conditions(&left), [(1, condition)]);
+        assert_eq!(left.tallies, kept.tallies);
         // An older daemon's keys have no stack, and its findings no event.
         let older = String::from_utf8(std::fs::read(&watching.path).unwrap()).unwrap();
         let mut without = older;
-        for newer in [",\"stack\":null", ",\"sequence\":70", ",\"time_ns\":700"] {
+        let tallies = serde_json::to_string(&kept.tallies).unwrap();
+        for newer in [
+            ",\"stack\":null",
+            ",\"sequence\":70",
+            ",\"time_ns\":700",
+            &format!(",\"tallies\":{tallies}"),
+        ] {
             assert!(without.contains(newer), "{without}");
             without = without.replace(newer, "");
         }

@@ -7,17 +7,20 @@
 mod choose;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use memscope_ledger::report::{Baseline, BlockState, SnapshotBlock, SnapshotReport};
 use memscope_proto::formats::Format;
 use memscope_rpc::{Condition, Metric, TriggerStatus};
+use serde::{Deserialize, Serialize};
 pub use store::{About, Limits, Store};
 
 use crate::messages::{Messages, Severity};
@@ -27,6 +30,10 @@ use crate::triggers::Firing;
 const WAITING: usize = 16;
 /// Most memory in bytes, approximately, of the snapshots that wait. One snapshot may always wait.
 const WAITING_BYTES: usize = 512 << 20;
+/// How long the end of the daemon waits for the snapshots that are not written yet. Meanwhile nobody reads the ring.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two looks whether they are written.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Writes a snapshot in a format.
 fn write(format: &Format, report: &SnapshotReport, out: &mut dyn Write) -> io::Result<()> {
@@ -50,18 +57,21 @@ pub struct Job {
 }
 
 /// Counts of a trigger's snapshots: how many were written, and how many were skipped for each cause.
-#[derive(Debug, Clone, Default)]
-struct Tally {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
     written: u64,
     last_unix_ns: Option<u64>,
-    skipped: BTreeMap<&'static str, u64>,
+    skipped: BTreeMap<String, u64>,
 }
+
+/// The counts of all triggers, by their numbers.
+pub type Tallies = BTreeMap<u64, Tally>;
 
 /// The kept snapshots and each trigger's counts, shared by the writer, the keeper and the server.
 #[derive(Clone)]
 pub struct Shelf {
     store: Arc<Mutex<Store>>,
-    tallies: Arc<Mutex<BTreeMap<u64, Tally>>>,
+    tallies: Arc<Mutex<Tallies>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -82,7 +92,7 @@ impl Shelf {
             let skipped = tally.skipped.iter();
             status
                 .skipped
-                .extend(skipped.map(|(cause, count)| ((*cause).to_owned(), *count)));
+                .extend(skipped.map(|(cause, count)| (cause.clone(), *count)));
         }
     }
 
@@ -91,13 +101,20 @@ impl Shelf {
         lock(&self.tallies).remove(&trigger);
     }
 
+    /// The counts of the triggers that are there. Those of others, which have ended, are forgotten.
+    pub fn tallies(&self, is_there: impl Fn(u64) -> bool) -> Tallies {
+        let mut tallies = lock(&self.tallies);
+        tallies.retain(|trigger, _| is_there(*trigger));
+        tallies.clone()
+    }
+
     fn tally(&self, trigger: u64, note: impl FnOnce(&mut Tally)) {
         note(lock(&self.tallies).entry(trigger).or_default());
     }
 
     fn skip(&self, trigger: u64, cause: &'static str) {
         self.tally(trigger, |tally| {
-            *tally.skipped.entry(cause).or_default() += 1
+            *tally.skipped.entry(cause.to_owned()).or_default() += 1
         });
     }
 }
@@ -115,8 +132,11 @@ pub struct Config {
 
 /// Hands snapshots to the thread that writes them.
 pub struct Writer {
-    jobs: Sender<Job>,
-    waiting: Arc<AtomicUsize>,
+    /// `None` once nothing more is taken.
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// The triggers whose snapshots are not written yet, in order.
+    waiting: Arc<Mutex<VecDeque<u64>>>,
     waiting_bytes: Arc<AtomicUsize>,
     shelf: Shelf,
     messages: Messages,
@@ -125,8 +145,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. A directory that cannot be used is no error, but a message in `messages`.
-    pub fn start(config: Config, messages: Messages) -> io::Result<Writer> {
+    /// Starts the thread. `left` are the counts that an earlier daemon has left. A directory that cannot be used is no error, but a
+    /// message in `messages`.
+    pub fn start(config: Config, left: Tallies, messages: Messages) -> io::Result<Writer> {
         let (store, opened) = Store::open(config.dir.clone(), config.limits);
         if let Err(error) = opened {
             let text = format!(
@@ -138,11 +159,12 @@ impl Writer {
         }
         let shelf = Shelf {
             store: Arc::new(Mutex::new(store)),
-            tallies: Arc::default(),
+            tallies: Arc::new(Mutex::new(left)),
         };
         let (jobs, queue) = channel::<Job>();
-        let writer = Writer {
-            jobs,
+        let mut writer = Writer {
+            jobs: Some(jobs),
+            thread: None,
             waiting: Arc::default(),
             waiting_bytes: Arc::default(),
             shelf: shelf.clone(),
@@ -153,7 +175,7 @@ impl Writer {
             Arc::clone(&writer.waiting),
             Arc::clone(&writer.waiting_bytes),
         );
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("snapshots".to_owned())
             .spawn(move || {
                 let mut work = Work {
@@ -165,10 +187,11 @@ impl Writer {
                 for job in queue {
                     let bytes = weight(&job.report);
                     work.on(job);
-                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    lock(&waiting).pop_front();
                     waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 }
             })?;
+        writer.thread = Some(thread);
         Ok(writer)
     }
 
@@ -179,7 +202,7 @@ impl Writer {
 
     /// Whether one more snapshot may wait. Ask this before making a picture for it.
     pub fn has_room(&self) -> bool {
-        let waiting = self.waiting.load(Ordering::Relaxed);
+        let waiting = lock(&self.waiting).len();
         let bytes = self.waiting_bytes.load(Ordering::Relaxed);
         waiting == 0 || waiting < WAITING && bytes < WAITING_BYTES
     }
@@ -187,13 +210,47 @@ impl Writer {
     /// Queues a snapshot to be written.
     pub fn take(&self, job: Job) {
         self.is_busy.store(false, Ordering::Relaxed);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let trigger = job.firing.trigger;
+        lock(&self.waiting).push_back(trigger);
         self.waiting_bytes
             .fetch_add(weight(&job.report), Ordering::Relaxed);
-        if let Err(refused) = self.jobs.send(job) {
+        let jobs = self.jobs.as_ref();
+        if jobs.is_none_or(|jobs| jobs.send(job).is_err()) {
             tracing::error!("the thread that writes snapshots has ended");
-            self.shelf.skip(refused.0.firing.trigger, "failed");
+            self.shelf.skip(trigger, "failed");
         }
+    }
+
+    /// Takes nothing more, and waits until what was taken is written, at most so long. What is not written then is counted as failed,
+    /// and a message says how much it is.
+    pub fn finish(&mut self, patience: Duration) {
+        // The thread ends when it has written what waits.
+        self.jobs = None;
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        let until = Instant::now() + patience;
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                let waiting = lock(&self.waiting).clone();
+                for trigger in &waiting {
+                    self.shelf.skip(*trigger, "failed");
+                }
+                let text = format!(
+                    "{} that triggers took could not be written within {} s and will be missing",
+                    match waiting.len() {
+                        1 => "a snapshot".to_owned(),
+                        count => format!("{count} snapshots"),
+                    },
+                    patience.as_secs()
+                );
+                self.messages.log(Severity::Warning, text);
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        // If it has panicked, the daemon has ended with it.
+        let _ = thread.join();
     }
 
     /// Counts a firing for which no snapshot was taken, because there is no room in the queue. The first one is reported: a program that
@@ -398,7 +455,7 @@ fn about(job: &Job, format: &Format) -> About {
         start_ticks: facts.start_ticks,
         comm: facts.comm.clone(),
         cmdline: facts.cmdline.clone(),
-        uids: user_ids(facts.pid, facts.uids),
+        uids: user_ids(facts.pid, facts.start_ticks, facts.uids),
         trigger: job.firing.trigger,
         when: job.firing.condition.to_string(),
         reason: job.firing.reason.clone(),
@@ -420,12 +477,19 @@ fn about(job: &Job, format: &Format) -> About {
 }
 
 /// The user ids that a process had when it was attached, and those that it has now, since it may have changed them.
-fn user_ids(pid: u32, attached: [u32; 3]) -> Vec<u32> {
+fn user_ids(pid: u32, start_ticks: u64, attached: [u32; 3]) -> Vec<u32> {
     let mut all = attached.to_vec();
-    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
-    // A process that has ended has no others.
+    let lives = || {
+        let now = memscope_site::process::alive(pid);
+        now.is_ok_and(|now| now.start_ticks == start_ticks)
+    };
+    let path = Path::new("/proc").join(pid.to_string()).join("status");
+    let status = lives().then(|| fs::read_to_string(path));
+    // A process that has ended has no others. The pid may be another one's by now, also since the first look.
     if let Some(line) = status
         .iter()
+        .flatten()
+        .filter(|_| lives())
         .flat_map(|text| text.lines())
         .find_map(|line| line.strip_prefix("Uid:"))
     {

@@ -127,7 +127,7 @@ impl Place {
             format,
             limits: Limits { count: 4, bytes },
         };
-        let writer = Writer::start(config, messages.clone()).unwrap();
+        let writer = Writer::start(config, Tallies::new(), messages.clone()).unwrap();
         Place {
             folder,
             messages,
@@ -138,7 +138,7 @@ impl Place {
     /// Waits until no snapshot waits to be written.
     fn settle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while self.writer.waiting.load(Ordering::Relaxed) > 0 {
+        while !lock(&self.writer.waiting).is_empty() {
             assert!(Instant::now() < deadline, "it is never written");
             std::thread::yield_now();
         }
@@ -388,6 +388,71 @@ fn only_so_much_waits() {
 }
 
 #[test]
+fn the_end_waits_for_what_was_taken() {
+    let mut place = Place::new(named("memory-viz"), 1 << 30);
+    for _ in 0..3 {
+        place.writer.take(job(1, 50_000));
+    }
+    place.writer.finish(Duration::from_secs(60));
+    assert_eq!(place.status().written, 3);
+    assert_eq!(place.writer.shelf().store().list().len(), 3);
+    // Nothing is taken after it.
+    place.writer.take(job(1, 5));
+    assert_eq!(place.status().skipped, [("failed".to_owned(), 1)]);
+}
+
+#[test]
+fn the_end_does_not_wait_for_ever() {
+    let mut place = Place::new(named("memory-viz"), 1 << 30);
+    let shelf = place.writer.shelf().clone();
+    // The thread cannot finish one while the store is held.
+    let held = shelf.store();
+    place.writer.take(job(1, 5));
+    place.writer.take(job(1, 5));
+    place.writer.finish(Duration::from_millis(50));
+    assert_eq!(place.status().skipped, [("failed".to_owned(), 2)]);
+    let said = place.said();
+    assert!(
+        said[0].starts_with("2 snapshots that triggers took"),
+        "{said:?}"
+    );
+    drop(held);
+}
+
+/// Whoever asks a daemon that was started again sees what its triggers have taken before.
+#[test]
+fn the_counts_outlive_the_daemon() {
+    let place = Place::new(named("memory-viz"), 1 << 20);
+    place.writer.take(job(1, 5));
+    place.settle();
+    place.writer.busy(&firing(7, "oom"), "process 1 (python)");
+    place.writer.busy(&firing(8, "oom"), "process 1 (python)");
+    let tallies = place.writer.shelf().tallies(|trigger| trigger == 7);
+    assert_eq!(tallies.keys().collect::<Vec<_>>(), [&7]);
+    let words = serde_json::to_string(&tallies).unwrap();
+    let config = Config {
+        dir: place.folder.path().join("snapshots"),
+        format: named("memory-viz"),
+        limits: Limits {
+            count: 4,
+            bytes: 1 << 20,
+        },
+    };
+    let left = serde_json::from_str(&words).unwrap();
+    let next = Place {
+        writer: Writer::start(config, left, Messages::default()).unwrap(),
+        messages: Messages::default(),
+        folder: tempfile::tempdir().unwrap(),
+    };
+    let status = next.status();
+    assert_eq!(
+        (status.written, status.skipped),
+        (1, vec![("busy".to_owned(), 1)])
+    );
+    assert_eq!(status.last_unix_ns, place.status().last_unix_ns);
+}
+
+#[test]
 fn a_pause_is_said_once() {
     let place = Place::new(named("memory-viz"), 1 << 20);
     for paused in [Some(1), Some(2), Some(3)] {
@@ -411,9 +476,13 @@ fn a_pause_is_said_once() {
 #[test]
 fn what_a_process_held_as_another_user_is_not_shown_to_the_first() {
     let own = rustix::process::getuid().as_raw();
-    let now = user_ids(std::process::id(), [own, own, own + 5]);
-    assert_eq!(now[..2], [own, own + 5]);
-    assert_eq!(user_ids(u32::MAX, [3, 3, 4]), [3, 4]);
+    let pid = std::process::id();
+    let started = memscope_site::process::alive(pid).unwrap().start_ticks;
+    let now = user_ids(pid, started, [own + 5; 3]);
+    assert_eq!(now, [own + 5, own]);
+    assert_eq!(user_ids(u32::MAX, 77, [3, 3, 4]), [3, 4]);
+    // Another process has the pid now, and its user is a stranger.
+    assert_eq!(user_ids(pid, started - 1, [own + 5; 3]), [own + 5]);
     let shown = |uids: &[u32], uid| {
         let kept = memscope_rpc::KeptSnapshot {
             uids: uids.to_vec(),

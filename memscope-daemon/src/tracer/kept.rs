@@ -4,7 +4,6 @@
 //! Owns: the file `attachments.json` of the state directory and its form. Refuses: to decide what can be taken over from it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -19,6 +18,7 @@ use super::traced::{AtOnce, Library, TraceState, Traced};
 use crate::clock;
 use crate::probe::calibrate::Layout;
 use crate::probe::links::LinkSite;
+use crate::sync::write_anew;
 
 /// Version of the file. A reader refuses any other one.
 pub const FORMAT: u32 = 1;
@@ -356,11 +356,11 @@ pub fn read(state_dir: &Path) -> Result<Option<Kept>, KeptError> {
 
 /// Writes it, so that either the old file or the new one is there after a power cut.
 pub fn write(state_dir: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut new = tempfile::NamedTempFile::new_in(state_dir)?;
-    new.write_all(bytes)?;
-    new.as_file().sync_data()?;
-    new.persist(state_dir.join(FILE))
-        .map_err(|error| error.error)?;
+    let path = state_dir.join(FILE);
+    // Always the same name, so that what a killed daemon leaves is taken away by the next one.
+    let new = path.with_added_extension("new");
+    write_anew(&new, bytes)?.sync_data()?;
+    std::fs::rename(&new, &path)?;
     std::fs::File::open(state_dir)?.sync_all()
 }
 

@@ -119,6 +119,16 @@ impl Triggers {
         self.forget(|trigger| matches!(trigger.scope, Scope::One(..)));
     }
 
+    /// Forgets the processes, but no trigger: nobody looks at what happens now.
+    pub fn follow_nothing(&mut self) {
+        self.processes.clear();
+    }
+
+    /// Whether there is a trigger with this number.
+    pub fn has(&self, number: u64) -> bool {
+        self.triggers.iter().any(|t| t.number == number)
+    }
+
     fn same(&self, condition: &Condition, scope: Scope, user: &Caller) -> Option<&Trigger> {
         self.triggers
             .iter()

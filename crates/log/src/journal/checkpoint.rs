@@ -15,14 +15,13 @@
 use crate::journal::error::{JournalError, RecordingError};
 use crate::journal::format::{SEGMENT_HEADER, SegmentHeader};
 use crate::journal::parts::{LeftOut, PartPlace, copy};
-use crate::journal::segment::{CHECKPOINT, Space};
+use crate::journal::segment::{CHECKPOINT, Space, create_anew};
 use crate::records::Decoder;
 use memscope_ledger::{Ledger, RestoredPart};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -184,12 +183,7 @@ impl Writing {
         let disk = Arc::clone(&space);
         let write_all = move |copied: &Copied| {
             let failed = |error| JournalError::of("write", &path, 0, error);
-            let file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)
-                .map_err(failed)?;
+            let file = create_anew(&path).map_err(failed)?;
             let mut out = BufWriter::new(Out {
                 file: &file,
                 space: disk.as_ref(),

@@ -192,6 +192,27 @@ fn it_stops_counts_and_goes_on_when_asked() {
     );
 }
 
+/// What could not be removed once, as on a disk that was read-only for a moment, must not be in the way for ever.
+#[test]
+fn an_unfinished_file_of_its_own_is_not_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = journal(dir.path(), tight(i32::MAX, rustix::io::Errno::NOSPC)).unwrap();
+    for name in ["000001.msj.new", "000001.msc.new", "000002.msj.new"] {
+        std::fs::write(journal.epoch_dir().join(name), "left").unwrap();
+    }
+    let (decoder, ledger) = (Decoder::new(5), Ledger::new(LedgerConfig::default()));
+    // Five records fill a segment.
+    for n in 1..=15 {
+        let state = Folded {
+            decoder: &decoder,
+            ledger: &ledger,
+        };
+        assert_eq!(journal.append(&record(n), n, Some(state)).unwrap(), n);
+        journal.settle().unwrap();
+    }
+    assert_eq!(numbers(&journal), ((1..=15).collect(), vec![]));
+}
+
 /// A disk that has room for a number of segments at a time.
 struct Room(usize);
 

@@ -85,7 +85,7 @@ fn content(path: &Path) -> Result<Content, RecordingError> {
         if let Item::Batch(batch) = item
             && let Ok(tally) = tally(&batch.records)
         {
-            content.add(&tally, batch.stored_bytes());
+            content.add(batch.header.first_sequence, &tally, batch.stored_bytes());
         }
     }
     Ok(content)

@@ -31,6 +31,8 @@ pub struct Recording {
     segments: Vec<SegmentPlace>,
     header: SegmentHeader,
     warnings: Vec<Warning>,
+    /// Number of the last warnings that are about segments behind all that can be read.
+    unread_end: usize,
 }
 
 /// A segment of a recording.
@@ -86,7 +88,7 @@ impl Recording {
         let (file, header) = read_header(path)?;
         let mut warnings = Vec::new();
         let segments = segments_of(&file, &header, &mut warnings)?;
-        Self::begin(path, [file].into(), segments, warnings)
+        Self::begin(path, [file].into(), segments, (warnings, 0))
     }
 
     /// Leaves out the segments before the first one that can be read without those before it.
@@ -94,7 +96,7 @@ impl Recording {
         path: &Path,
         files: Arc<[SegmentFile]>,
         mut segments: Vec<SegmentPlace>,
-        warnings: Vec<Warning>,
+        (warnings, unread_end): (Vec<Warning>, usize),
     ) -> Result<Self, RecordingError> {
         // Format 1 has no checkpoints: what is left of such a journal is read as far as possible, with the warning that
         // it begins late.
@@ -116,6 +118,7 @@ impl Recording {
             })?,
             segments,
             warnings,
+            unread_end,
         })
     }
 
@@ -139,6 +142,7 @@ impl Recording {
         let mut files = Vec::new();
         let mut segments = Vec::new();
         let mut warnings = Vec::new();
+        let mut unread_end = 0;
         let mut failure = None;
         for segment in found {
             let begun = read_header(&segment.path).and_then(|(file, header)| {
@@ -154,6 +158,7 @@ impl Recording {
                         at: 0,
                     });
                     files.push(file);
+                    unread_end = 0;
                 }
                 // The running daemon has just removed it to keep the journal within its bound.
                 Err(RecordingError::NotFound { .. }) if segments.is_empty() => {}
@@ -169,13 +174,17 @@ impl Recording {
                         path: segment.path,
                         reason: error.to_string(),
                     });
+                    unread_end += 1;
                     failure.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
         }
         match (segments.is_empty(), failure) {
-            (false, _) => Self::begin(path, files.into(), segments, warnings).map(Some),
+            (false, _) => {
+                let warnings = (warnings, unread_end);
+                Self::begin(path, files.into(), segments, warnings).map(Some)
+            }
             (true, Some(failure)) => Err(failure),
             (true, None) => Err(RecordingError::NoSegments {
                 path: path.to_path_buf(),
@@ -263,6 +272,12 @@ impl Recording {
         pid: Option<u32>,
     ) -> Result<Restored, RecordingError> {
         checkpoint::read(place, pid)
+    }
+
+    /// What is said of segments behind the last one that can be read. No later state makes up for them.
+    pub fn unread_end(&self) -> &[Warning] {
+        let from = self.warnings.len().saturating_sub(self.unread_end);
+        self.warnings.get(from..).unwrap_or_default()
     }
 
     /// Writes the recording as a single file. An existing file is not overwritten. A file that cannot be written

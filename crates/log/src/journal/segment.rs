@@ -2,6 +2,7 @@
 
 use crate::journal::error::JournalError;
 use crate::journal::format::{SEGMENT_HEADER, SegmentHeader};
+use crate::journal::retain::remove_if_there;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -38,6 +39,16 @@ impl Space for Disk {
     }
 }
 
+/// Creates an unfinished file. One of this name may have been left because it could not be removed, and is of no use.
+pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
+    remove_if_there(path)?;
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
 /// A segment file open for writing.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -54,12 +65,8 @@ impl Segment {
     pub(crate) fn begin(dir: &Path, index: u64, size: u64) -> Result<Self, JournalError> {
         let path = dir.join(format!("{index:06}.{ENDING}"));
         let new = dir.join(format!("{index:06}.{ENDING}.{UNFINISHED}"));
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)
-            .map_err(|error| JournalError::of("create", &path, size, error))?;
+        let file =
+            create_anew(&new).map_err(|error| JournalError::of("create", &path, size, error))?;
         Ok(Self {
             file,
             path,
@@ -103,7 +110,7 @@ impl Segment {
         self.size
     }
 
-    /// Removes a file that could not be opened. If that fails, the next start of the daemon removes it.
+    /// Removes a file that could not be opened. If that fails, whoever needs its name next removes it.
     pub(crate) fn discard(self) {
         let _ = std::fs::remove_file(&self.new);
     }

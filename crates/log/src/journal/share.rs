@@ -18,6 +18,9 @@ pub(crate) struct Content {
     pub(crate) packed: u64,
     /// Bytes of the checkpoint by process.
     pub(crate) checkpoint: Shares,
+    /// Number of the first record, and the number that follows on the last one.
+    pub(crate) first: u64,
+    pub(crate) next: u64,
     /// Processes that are left out of the segment.
     pub(crate) left_out: BTreeSet<u32>,
     /// The segment could not be rewritten. It stays as it is until it is removed.
@@ -25,8 +28,12 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Adds records that take `packed` bytes on disk.
-    pub(crate) fn add(&mut self, tally: &Tally, packed: u64) {
+    /// Adds records, of which the first has the number `first`, and which take `packed` bytes on disk.
+    pub(crate) fn add(&mut self, first: u64, tally: &Tally, packed: u64) {
+        if self.next == 0 {
+            self.first = first;
+        }
+        self.next = first.saturating_add(tally.numbered);
         for (process, bytes) in &tally.bytes {
             *self.records.entry(*process).or_default() += bytes;
         }
@@ -73,7 +80,7 @@ pub(crate) enum MakeRoom {
         /// Processes that are left out of the new segment.
         leave_out: BTreeSet<u32>,
         /// Number of the segment before it, if both are to become one segment: both leave out the same processes and
-        /// are small.
+        /// are small, and no records are missing between them.
         join: Option<u64>,
     },
 }
@@ -113,7 +120,9 @@ pub(crate) fn next_step(
         let left: u64 = there.difference(&gone).map(|left| content.of(*left)).sum();
         let together = before.packed.saturating_add(left);
         let after: BTreeSet<u32> = content.left_out.union(&gone).copied().collect();
+        // Behind a gap a reader needs the state with which the segment begins, and joining would drop it.
         !before.is_kept_as_it_is
+            && before.next == content.first
             && !before.left_out.is_empty()
             && after.is_subset(&before.left_out)
             && there
@@ -142,7 +151,25 @@ mod tests {
     }
 
     fn journal(contents: Vec<Content>) -> BTreeMap<u64, Content> {
-        (0..).zip(contents).collect()
+        let mut all = BTreeMap::new();
+        for (index, content) in (0..).zip(contents) {
+            put(&mut all, index, content);
+        }
+        all
+    }
+
+    /// Each segment has ten numbers.
+    fn put(all: &mut BTreeMap<u64, Content>, index: u64, content: Content) {
+        let first = index * 10 + 1;
+        let next = first + 10;
+        all.insert(
+            index,
+            Content {
+                first,
+                next,
+                ..content
+            },
+        );
     }
 
     #[test]
@@ -166,8 +193,14 @@ mod tests {
         };
         let mut all = journal(vec![content(&[(1, 900), (2, 60)], &[]); 4]);
         assert_eq!(next_step(&all, 3, 100), thin(0, None));
-        all.insert(0, content(&[(2, 60)], &[1]));
+        put(&mut all, 0, content(&[(2, 60)], &[1]));
         assert_eq!(next_step(&all, 3, 100), thin(1, Some(0)));
+        // The second one's state is what heals a gap between them.
+        if let Some(before) = all.get_mut(&0) {
+            before.next -= 1;
+        }
+        assert_eq!(next_step(&all, 3, 100), thin(1, None));
+        put(&mut all, 0, content(&[(2, 60)], &[1]));
         // Together they would be larger than a small segment.
         assert_eq!(next_step(&all, 3, 11), thin(1, None));
         // A segment that could not be rewritten is passed over.
@@ -182,8 +215,8 @@ mod tests {
         let before = content(&[(2, 60)], &[1, 3]);
         let mut all = journal(vec![before]);
         // Process 3 is in the second segment, and a reader knows it from there on.
-        all.insert(1, content(&[(1, 900), (2, 60), (3, 60)], &[]));
-        all.insert(2, content(&[(1, 900), (2, 60)], &[]));
+        put(&mut all, 1, content(&[(1, 900), (2, 60), (3, 60)], &[]));
+        put(&mut all, 2, content(&[(1, 900), (2, 60)], &[]));
         let step = next_step(&all, 2, 1000);
         assert!(
             matches!(

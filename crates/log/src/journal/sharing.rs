@@ -37,9 +37,10 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Sharing {
-    /// Notes that records were written to a segment and take `packed` bytes there.
-    pub(crate) fn written(&mut self, index: u64, tally: &Tally, packed: u64) {
-        self.contents.entry(index).or_default().add(tally, packed);
+    /// Notes that records were written to a segment, the number of the first of them, and that they take `packed` bytes there.
+    pub(crate) fn written(&mut self, index: u64, first: u64, tally: &Tally, packed: u64) {
+        let content = self.contents.entry(index).or_default();
+        content.add(first, tally, packed);
     }
 
     /// What segments hold that were written before this journal was opened, and are still there.

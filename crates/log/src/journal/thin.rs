@@ -7,14 +7,15 @@ use crate::journal::format::{BATCH_MOST, FORMAT_VERSION, SEGMENT_HEADER, Segment
 use crate::journal::pack::Packer;
 use crate::journal::parts::LeftOut;
 use crate::journal::recording::read_header;
+use crate::journal::segment::create_anew;
 use crate::journal::share::Content;
 use crate::journal::tally::{numbers, tally};
 use crate::records::{DaemonRecord, Header, KIND_ATTACHED, RecordReader};
 use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION, RecordHeader};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -181,7 +182,8 @@ impl ThinWriter<'_> {
         self.packer
             .frame(&self.records, tally.count, place, &mut self.framed);
         self.out.write_all(&self.framed)?;
-        self.content.add(&tally, self.framed.len() as u64);
+        let packed = self.framed.len() as u64;
+        self.content.add(self.first, &tally, packed);
         self.records.clear();
         self.first = self.next;
         Ok(())
@@ -210,12 +212,7 @@ fn thin(paths: &[PathBuf], leave_out: BTreeSet<u32>, new: &Path) -> Result<Conte
         pids.entry(*process).or_insert(0);
     }
     let leave_out: BTreeSet<u32> = pids.keys().copied().collect();
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(new)
-        .map_err(failed)?;
+    let file = create_anew(new).map_err(failed)?;
     let list_bytes = LeftOut::list_bytes(leave_out.len());
     let mut kept = ThinWriter {
         out: BufWriter::new(&file),

@@ -9,7 +9,7 @@ use crate::journal::format::{
 use crate::journal::learning::Learning;
 use crate::journal::pack::Packer;
 use crate::journal::retain;
-use crate::journal::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
+use crate::journal::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED, create_anew};
 use crate::journal::sharing::{Sharing, Wanted};
 use crate::journal::tally::{Tally, tally};
 use crate::records::Header;
@@ -385,8 +385,11 @@ impl Journal {
             Some(segment) => segment.write(&buffer),
             None => Ok(()),
         });
-        let index = self.next_index.saturating_sub(1);
-        self.sharing.written(index, tally, buffer.len() as u64);
+        if written.is_ok() {
+            let index = self.next_index.saturating_sub(1);
+            let packed = buffer.len() as u64;
+            self.sharing.written(index, self.next, tally, packed);
+        }
         self.buffer = buffer;
         written
     }
@@ -524,12 +527,7 @@ impl Journal {
         let segment = SEGMENT_HEADER as u64 + records;
         let needed = segment + self.refused_bytes.max(self.checkpoint_bytes);
         let failed = |error| JournalError::of("allocate", path, needed, error);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
+        let file = create_anew(path).map_err(failed)?;
         self.space.allocate(&file, needed).map_err(failed)
     }
 
@@ -565,6 +563,9 @@ impl Journal {
         });
         if self.too_small.is_some() {
             self.lacks_checkpoint = false;
+            self.refused_bytes = 0;
+            // No checkpoint will ever take the place of what an earlier writer has left, and the bound holds nevertheless.
+            self.keep_from = None;
             return std::fs::remove_file(&new)
                 .map_err(|error| JournalError::of("remove", &new, 0, error));
         }

@@ -3,7 +3,7 @@
 use crate::common::{Writer, attached, config, read, record, replacing};
 use memscope_log::records::Header;
 use memscope_log::{
-    ClockPair, Config, EARLIER_KEPT, EARLIER_SHARE, Journal, JournalError, Recording,
+    ClockPair, Config, EARLIER_KEPT, EARLIER_SHARE, Journal, JournalError, LeftJournal, Recording,
     RecordingError, State, boot_id, ended_epochs, epochs,
 };
 use std::fs;
@@ -169,6 +169,43 @@ fn a_journal_that_is_too_small_for_its_checkpoints_says_so() {
         read(journal.journal.epoch_dir()),
         Err(RecordingError::NoBeginning { .. })
     ));
+}
+
+/// A daemon that goes on with a journal keeps what its readers need until it has a checkpoint of its own, and here it never gets one.
+#[test]
+fn one_that_is_too_small_keeps_its_bound_after_it_was_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = Config {
+        total_bytes: 8 << 20,
+        ..config(1)
+    };
+    let mut journal = Writer::create(dir.path(), large).unwrap();
+    journal.append(&attached(), 0).unwrap();
+    for n in 2..=60 {
+        journal.append(&record(n, 20_000), 0).unwrap();
+    }
+    let Writer {
+        journal,
+        decoder,
+        ledger,
+    } = journal;
+    drop(journal);
+    let small = Config {
+        total_bytes: 512 << 10,
+        ..config(1)
+    };
+    let left = LeftJournal::open(dir.path(), small).unwrap();
+    let mut journal = Writer {
+        journal: left.reopen(decoder.next_sequence()).unwrap(),
+        decoder,
+        ledger,
+    };
+    for n in 61..=200 {
+        journal.append(&record(n, 20_000), 0).unwrap();
+    }
+    assert!(journal.journal.too_small().is_some());
+    let bytes = segment_bytes(dir.path());
+    assert!(bytes <= 512 << 10, "{bytes}");
 }
 
 /// Appends records of a loud process and a quiet one until `end` holds. Returns the number of records.

@@ -218,7 +218,10 @@ impl Daemon for FakeDaemon {
     }
 
     async fn recording(&self) -> Result<crate::RecordingWriter, Refusal> {
-        Ok(Box::new(|out| out.write_all(b"a recording")))
+        Ok(Box::new(|out| {
+            out.write_all(b"a recording")?;
+            Ok(vec!["a part of it is missing".to_owned()])
+        }))
     }
 
     async fn mark(&self, of: Who, _mark: Mark) -> Result<EventId, Refusal> {

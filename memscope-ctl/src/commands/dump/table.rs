@@ -164,6 +164,7 @@ struct FindingsDocument {
     accesses: u64,
     lost_records: Option<u64>,
     known_from_unix_ns: Option<u64>,
+    warnings: Vec<String>,
     peaks: Vec<PeakDocument>,
     blocks: Vec<FindingDocument>,
 }
@@ -211,6 +212,7 @@ pub(super) fn findings_document(
         accesses: report.accesses,
         lost_records: made.map(|made| made.lost_records),
         known_from_unix_ns: made.and_then(|made| made.known_from_unix_ns),
+        warnings: made.map_or_else(Vec::new, |made| made.warnings.clone()),
         peaks: report
             .peaks
             .iter()
@@ -352,6 +354,7 @@ pub(super) fn findings(
             crate::units::moment(from)
         ));
     }
+    text.push_str(&made.map_or_else(String::new, Exported::unread));
     text
 }
 

@@ -6,7 +6,7 @@ use memscope_dump::uses::{Life, uses};
 use serde::Serialize;
 use std::path::PathBuf;
 
-use super::super::export::at_the_end;
+use super::super::export::{Made, at_the_end};
 use super::super::holders::address;
 use super::super::run::Run;
 use super::{Exported, of_rows, rows_of, table};
@@ -49,6 +49,7 @@ struct Document {
     address: String,
     lost_records: Option<u64>,
     known_from_unix_ns: Option<u64>,
+    warnings: Vec<String>,
     blocks: Vec<Block>,
 }
 
@@ -103,10 +104,12 @@ impl Run for Uses {
             address: format!("{:#x}", self.address),
             lost_records: made.as_ref().map(|made| made.lost_records),
             known_from_unix_ns: made.as_ref().and_then(|made| made.known_from_unix_ns),
+            warnings: made
+                .as_ref()
+                .map_or_else(Vec::new, |made| made.warnings.clone()),
             blocks: lives.iter().map(block).collect(),
         };
-        let lost = document.lost_records.unwrap_or(0);
-        session.show(&document, |_| self.text(&lives, lost))?;
+        session.show(&document, |_| self.text(&lives, made.as_ref()))?;
         Ok(Exit::Done)
     }
 }
@@ -155,7 +158,7 @@ impl Uses {
         }
     }
 
-    fn text(&self, lives: &[Life], lost: u64) -> String {
+    fn text(&self, lives: &[Life], made: Option<&Made>) -> String {
         let shown = match self.limit {
             0 => usize::MAX,
             limit => limit,
@@ -172,12 +175,14 @@ impl Uses {
             text.push_str(&of_life(life, shown));
             text.push('\n');
         }
+        let lost = made.map_or(0, |made| made.lost_records);
         if lost > 0 {
             text.push_str(&format!(
                 "{} records were lost: uses may be missing.\n",
                 grouped(lost)
             ));
         }
+        text.push_str(&made.map_or_else(String::new, Made::unread));
         text
     }
 }

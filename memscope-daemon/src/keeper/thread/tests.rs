@@ -15,7 +15,7 @@ use super::*;
 use crate::keeper::watching::{Key, Said};
 use crate::messages::Messages;
 use crate::probe::slot::Slot;
-use crate::snapshots::{self, Limits, Writer};
+use crate::snapshots::{self, Limits, Tallies, Writer};
 use crate::triggers::Triggers;
 
 const P: ProcessHandle = ProcessHandle(1);
@@ -137,7 +137,7 @@ fn taking(folder: &Path) -> Taking {
     };
     Taking {
         triggers: Triggers::new(&[], 0),
-        writer: Writer::start(config, Messages::default()).unwrap(),
+        writer: Writer::start(config, Tallies::new(), Messages::default()).unwrap(),
         pause_ns: 0,
     }
 }
@@ -251,8 +251,8 @@ fn findings_of_processes_that_ended_meanwhile_are_forgotten() {
     let (lives, ended) = (P, ProcessHandle(2));
     let findings = [lives, ended].map(|process| (process, (1, vec![said.clone()])));
     let left = LeftWatching {
-        triggers: None,
         findings: findings.into(),
+        ..LeftWatching::default()
     };
     let watching = Watching::new(folder.path(), EPOCH);
     let (keeper, thread) = Keeper::start(Start {
@@ -267,4 +267,36 @@ fn findings_of_processes_that_ended_meanwhile_are_forgotten() {
     let left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
     let stand: Vec<ProcessHandle> = left.findings.into_keys().collect();
     assert_eq!(stand, [lives]);
+}
+
+/// A daemon that keeps no snapshots has no use for them, and the one after it may keep some.
+#[test]
+fn triggers_outlive_a_daemon_that_keeps_no_snapshots() {
+    let folder = tempfile::tempdir().unwrap();
+    let condition = Condition {
+        metric: Metric::Allocated { above: 1000 },
+        device: None,
+    };
+    let mut triggers = Triggers::new(&[], 0);
+    let added = triggers.add(Caller::root(), condition, None).unwrap();
+    let tallies: Tallies =
+        serde_json::from_str(r#"{"1":{"written":3,"last_unix_ns":null,"skipped":{"busy":2}}}"#)
+            .unwrap();
+    let left = LeftWatching {
+        triggers: Some(triggers),
+        tallies: tallies.clone(),
+        ..LeftWatching::default()
+    };
+    let watching = Watching::new(folder.path(), EPOCH);
+    let (keeper, thread) = Keeper::start(Start {
+        watching: Some((watching, left)),
+        ..start(Ledger::new(LedgerConfig::default()))
+    })
+    .unwrap();
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+    let mut left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
+    let (triggers, counts) = left.take_triggers();
+    assert!(triggers.unwrap().has(added.trigger));
+    assert_eq!(counts, tallies);
 }

@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from memscope.v1 import snapshot_pb2 as _snapshot_pb2
 from memscope.v1 import stacks_pb2 as _stacks_pb2
@@ -147,22 +149,28 @@ class ExportChunk(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     OF_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     content: _builtins.bytes
     """The bytes; an empty chunk ends the file, and without it the file is not whole."""
     done: _builtins.int
     """How much of the work is done, of `of` parts. Of formats that do not say it, 0."""
     of: _builtins.int
     """The parts: blocks and trace entries."""
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With the last chunk of a recording: what could not be read of the journal, or is missing in it, in words."""
+
     def __init__(
         self,
         *,
         content: _builtins.bytes = ...,
         done: _builtins.int = ...,
         of: _builtins.int = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "done", b"done", "of", b"of"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "done", b"done", "of", b"of", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

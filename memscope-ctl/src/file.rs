@@ -60,15 +60,16 @@ impl Target {
     }
 
     fn file(path: &Path) -> io::Result<Kind> {
-        // The file that a link points to is replaced, not the link.
-        let path = replaced::meant(path)?;
         if path.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
+        // Before links are followed: a pipe that /dev/stdout or a shell's /dev/fd/63 leads to has no path of its own.
         if path.exists() && !path.is_file() {
-            let file = OpenOptions::new().write(true).open(&path)?;
-            return Ok(Kind::Special(BufWriter::new(file), path));
+            let file = OpenOptions::new().write(true).open(path)?;
+            return Ok(Kind::Special(BufWriter::new(file), path.to_owned()));
         }
+        // The file that a link points to is replaced, not the link.
+        let path = replaced::meant(path)?;
         let beside = replaced::beside(&path)?;
         Ok(Kind::Beside(BufWriter::new(beside), path))
     }

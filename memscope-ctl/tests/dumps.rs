@@ -157,6 +157,23 @@ fn inefficient_blocks() {
 }
 
 #[test]
+fn a_dump_and_a_recording_are_not_asked_at_once() {
+    let file = golden("inefficient_1.csv");
+    for words in [
+        &["uses", "0x10", "--dump", &file][..],
+        &["inefficient", &file],
+    ] {
+        let answer = ask(&[&["--recording", "run.mscope"][..], words].concat());
+        assert_eq!(answer.code, 2, "{words:?}: {}", answer.err);
+        assert!(
+            answer.err.contains("leave out --recording"),
+            "{}",
+            answer.err
+        );
+    }
+}
+
+#[test]
 fn two_dumps_compared() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (golden("inefficient_1.csv"), golden("inefficient_2.csv"));

@@ -124,6 +124,10 @@ fn files_that_cannot_be_written() {
     // A device is written to and not replaced.
     assert_eq!(server.ctl(&["snapshot", "-o", "/dev/null"]).code, 0);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    // So is a pipe, which has no path of its own where a link leads to it.
+    let answer = server.ctl(&["snapshot", "-o", "/dev/stdout"]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    assert!(!answer.out.is_empty());
 }
 
 #[test]

@@ -136,7 +136,9 @@ pub fn dump(
         }
     };
     let mut rows = Rows::new();
+    // Of each process, records that were lost, and events that have no row.
     let mut lost: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
+    let mut left_out: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
     let mut known: BTreeSet<ProcessHandle> = BTreeSet::new();
     each(recording, |heard| match heard {
         Heard::State(state, of) => {
@@ -154,16 +156,24 @@ pub fn dump(
             }
             let before = lost.entry(event.process).or_default();
             *before = event.lost_before.max(*before);
+            let before = rows.left_out();
             rows.apply(event, &text, &mut write);
+            *left_out.entry(event.process).or_default() += rows.left_out() - before;
         }
     })?;
-    made.lost_records = named
-        .processes()
-        .into_iter()
-        .filter(|process| pid.is_none_or(|pid| pid == process.facts.pid))
-        .filter_map(|process| lost.get(&process.handle))
-        .sum();
-    made.events_left_out = rows.left_out();
+    let sum = |of: &BTreeMap<ProcessHandle, u64>| {
+        named
+            .processes()
+            .into_iter()
+            .filter(|process| pid.is_none_or(|pid| pid == process.facts.pid))
+            .filter_map(|process| of.get(&process.handle))
+            .sum()
+    };
+    made.lost_records = sum(&lost);
+    made.events_left_out = match pid {
+        None => rows.left_out(),
+        Some(_) => sum(&left_out),
+    };
     rows.finish(&mut write);
     let files = |source| DumpingError::Files { source };
     if let Some(source) = failed {

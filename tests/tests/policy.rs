@@ -288,8 +288,8 @@ fn what_was_detached_before_there_was_a_policy_stays_detached() {
     let job = job(9);
     let configuration = Configuration::with("");
     let daemon = configuration.daemon(&[]);
-    let detached = calls_of(&job, "detached");
-    let other = calls_of(&job, "other");
+    let mut detached = calls_of(&job, "detached");
+    let mut other = calls_of(&job, "other");
     daemon.attach(detached.pid(), "segments");
     daemon.detach(detached.pid());
     configuration.write(&format!(

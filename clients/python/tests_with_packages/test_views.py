@@ -12,7 +12,7 @@ from unittest import mock
 import pandas
 import polars
 import pyarrow
-from memscope import ConfigError, ExtraMissingError, _cell, _drawing, frames, session, v1, views
+from memscope import ConfigError, ExtraMissingError, _cell, _drawing, _magic, frames, session, v1, views
 
 #: Names that programs might have for themselves, to do harm where they are shown.
 HOSTILE = [
@@ -170,6 +170,49 @@ class Cells(unittest.TestCase):
         self.assertEqual(rows, {3: (10, 1, 10, 1, 0)})
         self.assertIn("2 stacks did not fit into the answer", summary)
         self.assertNotIn("were found", summary)
+
+    def test_a_stack_that_the_first_answer_had_no_room_for(self):
+        before = {"cell.py": (8, 1, 8, 1), "pushed.py": None}
+        after = {"cell.py": (18, 2, 8, 1), "pushed.py": (90, 9, 10, 1)}
+        rows, summary = self.measured(before, after)
+        self.assertEqual(rows, {3: (10, 1, 10, 1, 0)})
+        self.assertIn("1 stacks were not in the answer before the code ran", summary)
+        self.assertNotIn("were found", summary)
+
+    def test_the_peak_between_readings_is_not_known(self):
+        def stats(level, sequence, **peak):
+            device = v1.DeviceStats(device=0, allocated_bytes=5, **peak)
+            return v1.StatsResponse(level=level, as_of_event=v1.EventId(sequence=sequence), devices=[device])
+
+        before = stats(v1.LEVEL_READ, 4, peak_allocated_bytes=5, peak_event=2)
+        for level, how in ((v1.LEVEL_READ, "at least: level read"), (v1.LEVEL_TRACE, "exact, and the most since the attach")):
+            after = stats(level, 9, peak_allocated_bytes=70, peak_event=8)
+            cell = _cell.Measured.__new__(_cell.Measured)
+            cell._before, cell._peaks = before, mock.Mock(largest={}, missed=0)
+            [said], _ = cell._totals(after, True)
+            self.assertIn(f"peak 70 ({how}", said)
+
+    def test_what_is_no_python_has_no_line(self):
+        stacks = {(0, (("malloc", "", 0),), None): (9, 1, 9, 1, 9)}
+        held = mock.Mock()
+        held.daemon.stats.return_value = v1.StatsResponse()
+        with mock.patch.object(_cell, "_by_stack", return_value=(stacks, 0)):
+            [row] = _cell.by_own_line(held, 7).table.to_pylist()
+        self.assertEqual((row["function"], row["file"], row["line"]), ("malloc", None, None))
+        self.assertEqual(_cell._elsewhere((("malloc", "", 0),), None), "malloc")
+
+    def test_lines_as_python_numbers_them(self):
+        for cell, transformed, lines in (
+            ("a\n%ls\n", "a\nget_ipython()\n", ["a", "%ls"]),
+            ("\n  \na\nb", "a\nb\n", ["a", "b"]),
+            ("\n%ls \\\n -l\nb", "get_ipython()\nb\n", ["get_ipython()", "b"]),
+            ("", "", []),
+        ):
+            self.assertEqual(_magic._lines(cell, transformed), lines)
+
+    def test_a_peak_that_is_not_known(self):
+        self.assertEqual(_magic._most(v1.DeviceStats(peak_allocated_bytes=4096)), "most 4,096")
+        self.assertNotIn("0", _magic._most(v1.DeviceStats()))
 
 
 class Hostile(unittest.TestCase):

@@ -269,6 +269,8 @@ fn an_outer_frame_has_the_colour_of_all_that_goes_through_it() {
         changed("y", "up", 2 << 20, 1 << 20),
         changed("x", "down", 3 << 20, 1 << 20),
         changed("y", "level", 1 << 20, 1 << 20),
+        // Of this one nothing is left, which its caller has lost.
+        changed("z", "level", 5 << 20, 0),
     ]);
     report.from = Some(as_of(NOW_UNIX_NS - 1_000_000_000));
     let mut svg = Vec::new();
@@ -280,18 +282,21 @@ fn an_outer_frame_has_the_colour_of_all_that_goes_through_it() {
             .filter(|frame| frame.label == label && frame.width == width_mib << 20);
         same.next().unwrap().color.clone()
     };
-    assert_eq!(color("up (b.py:2)", 4), "rgb(255,155,155)");
-    assert_eq!(color("down (b.py:2)", 1), "rgb(100,100,255)");
-    assert_eq!(color("level (b.py:2)", 1), "rgb(250,250,250)");
+    assert_eq!(color("up (b.py:2)", 4), "rgb(255,188,188)");
+    assert_eq!(color("down (b.py:2)", 1), "rgb(166,166,255)");
+    assert_eq!(color("level (b.py:2)", 1), "rgb(100,100,255)");
+    // The first of this label is below `level`, where it is unchanged.
+    assert_eq!(color("y (a.py:1)", 1), "rgb(250,250,250)");
     // The same function under two callers.
-    assert_eq!(color("x (a.py:1)", 3), "rgb(255,100,100)");
-    assert_eq!(color("x (a.py:1)", 1), "rgb(100,100,255)");
+    assert_eq!(color("x (a.py:1)", 3), "rgb(255,166,166)");
+    assert_eq!(color("x (a.py:1)", 1), "rgb(166,166,255)");
+    assert!(found.iter().all(|frame| frame.label != "z (a.py:1)"));
     let text = String::from_utf8(svg).unwrap();
     for title in [
         "up (b.py:2) (4.00 MiB, 66.67%; +1.00 MiB)",
         "down (b.py:2) (1.00 MiB, 16.67%; -2.00 MiB)",
-        "level (b.py:2) (1.00 MiB, 16.67%; unchanged)",
-        "all (6.00 MiB, 100%; -1.00 MiB)",
+        "level (b.py:2) (1.00 MiB, 16.67%; -5.00 MiB)",
+        "all (6.00 MiB, 100%; -6.00 MiB)",
     ] {
         assert!(
             text.contains(&format!("<title>{title}</title>")),

@@ -19,6 +19,7 @@ mod fanout;
 mod flow;
 mod io;
 mod kinds;
+mod leaks;
 mod listen;
 mod named;
 mod options;

@@ -12,7 +12,7 @@ use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
 use crate::turns::{Turn, Turns};
 use crate::under_way::{UnderWay, Unhurried};
-use crate::{Refusal, asked, event, export, kinds, named};
+use crate::{Refusal, asked, event, export, kinds, leaks, named};
 use memscope_export::{SnapshotParts, Writer, writer};
 use memscope_ledger::report::SnapshotReport;
 use memscope_ledger::{Answer, Answered, Asked, Question, Senseless, Who};
@@ -414,6 +414,7 @@ impl Memscope for Service {
         let under_way = UnderWay::of(&request);
         let with_holders = request.get_ref().holders;
         let mut answer = self.ask(request).await?;
+        leaks::bounded(answer.get_mut());
         if with_holders && answer.get_ref().growing_groups > 0 {
             self.add_holders(&caller, answer.get_mut(), &under_way)
                 .await;

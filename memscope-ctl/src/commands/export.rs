@@ -129,7 +129,16 @@ impl Run for Export {
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let made = files_of(session, self.format, self.pid, &self.output).await?;
-        made.exact(session)?;
+        if let Err(refused) = made.exact(session) {
+            // What was refused is not left behind.
+            for folder in &made.folders {
+                std::fs::remove_dir_all(folder).map_err(|source| Failure::Output {
+                    what: format!("{folder}, which is not exact, cannot be removed"),
+                    source,
+                })?;
+            }
+            return Err(refused);
+        }
         session.show(&made, text)
     }
 }

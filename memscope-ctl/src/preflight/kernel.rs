@@ -159,7 +159,7 @@ fn architecture(name: &str) -> Check {
             "architecture",
             Status::Ok,
             name,
-            "each probe single-steps an instruction, which costs more than on x86_64; stripped files are not searched",
+            "each probe single-steps an instruction, which costs more than on x86_64",
         ),
         _ => Check::new(
             "architecture",

@@ -155,7 +155,11 @@ class Measured:
         summary, at_peak = self._totals(after, is_whole)
         if max(omitted, self._omitted):
             summary.append(_left_out(max(omitted, self._omitted)))
-        rows, found_bytes = self._rows(stacks, file, line_text, at_peak, omitted)
+        rows, found_bytes, unknown = self._rows(stacks, file, line_text, at_peak, omitted)
+        if unknown:
+            summary.append(
+                f"{unknown:,} stacks were not in the answer before the code ran: what came through them in it is in no row"
+            )
         if found_bytes:
             summary.append(f"{found_bytes:,} bytes were found that nobody saw come: they are in left_bytes only")
         table = frames.made("cell", rows, after)
@@ -183,13 +187,13 @@ class Measured:
             else:
                 peak = max(before, now, self._peaks.largest.get(device, 0))
                 how = "exact"
-                # Only what tells of each allocation has its totals in the stream.
-                if after.level not in (v1.LEVEL_BLOCKS, v1.LEVEL_TRACE):
-                    how = f"at least: level {frames.word(v1.Level, after.level)} does not tell of single blocks"
-                elif self._peaks.missed:
+                if self._peaks.missed:
                     how = f"at least: {self._peaks.missed:,} events came too fast for this kernel to read"
                 elif not is_whole:
                     how = "at least: not all events came in time"
+            # Only what tells of each allocation knows how much there was between two readings.
+            if after.level not in (v1.LEVEL_BLOCKS, v1.LEVEL_TRACE):
+                how = f"at least: level {frames.word(v1.Level, after.level)} does not tell of single blocks"
             if lost:
                 how = f"at least: {lost:,} records were lost meanwhile"
             said.append(
@@ -206,14 +210,19 @@ class Measured:
         line_text: Callable[[int], str],
         at_peak: set[Any],
         omitted: int,
-    ) -> tuple[list[tuple[Any, ...]], int]:
-        """The rows, and how many bytes more than before live that were not seen to come."""
-        found_bytes = 0
+    ) -> tuple[list[tuple[Any, ...]], int, int]:
+        """The rows, how many bytes more than before live that were not seen to come, and of how many stacks it is not known what they
+        had before."""
+        found_bytes = unknown = 0
         sums: dict[tuple[Any, int | None, str | None], list[int]] = {}
         nothing = (0, 0, 0, 0, 0)
         for key in stacks.keys() | self._stacks.keys():
             if omitted and key not in stacks:
                 # It may be one of those that did not fit into the answer: nothing is known of what it did.
+                continue
+            if self._omitted and key not in self._stacks:
+                # Nor did it perhaps fit into the answer before.
+                unknown += 1
                 continue
             now, before = stacks.get(key, nothing), self._stacks.get(key, nothing)
             came, came_count = max(0, now[0] - before[0]), max(0, now[1] - before[1])
@@ -235,7 +244,7 @@ class Measured:
                 text = line_text(line).strip() if line else None
                 known_peak = peak if device in at_peak else None
                 rows.append((device, line, text, place, came, came_count, went, went_count, left, known_peak))
-        return sorted(rows, key=lambda row: (row[1] is None, row[1] or 0, -row[4])), found_bytes
+        return sorted(rows, key=lambda row: (row[1] is None, row[1] or 0, -row[4])), found_bytes, unknown
 
 
 def _own(found: tuple[tuple[str, str, int], ...]) -> tuple[str, str, int]:
@@ -250,7 +259,7 @@ def _elsewhere(found: tuple[tuple[str, str, int], ...], missing: Any) -> str:
     if not found:
         return f"({missing or 'no frames'})"
     name, file, line = _own(found)
-    return f"{name} {file}:{line}"
+    return f"{name} {file}:{line}" if file and line else name or file
 
 
 def by_own_line(session: Session, pid: int) -> views.View:
@@ -258,7 +267,8 @@ def by_own_line(session: Session, pid: int) -> views.View:
     stacks, omitted = _by_stack(session, pid)
     sums: dict[tuple[Any, Any, Any, Any, Any], list[int]] = {}
     for (device, found, missing), (allocated, allocated_count, live, live_count, peak) in stacks.items():
-        place = (*_own(found), None) if found else (None, None, None, missing)
+        # Code that is no Python has no file or no line.
+        place = (*(word or None for word in _own(found)), None) if found else (None, None, None, missing)
         row = sums.setdefault((device, *place), [0] * 6)
         for index, value in enumerate((1, live, live_count, peak, allocated, allocated_count)):
             row[index] += value

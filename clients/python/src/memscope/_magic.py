@@ -66,7 +66,7 @@ class _Magic:
         view = _cell.by_own_line(session, pid)
         view.summary += tuple(
             f"device {one.device}: {one.allocated_bytes:,} bytes allocated, {one.reserved_bytes:,} reserved, "
-            f"most {one.peak_allocated_bytes:,} allocated since the attach"
+            f"{_most(one)} allocated since the attach"
             for one in stats.devices
             if one.HasField("device") and one.HasField("allocated_bytes") and one.HasField("reserved_bytes")
         ) or ("no memory of a device is known of this process so far",)
@@ -99,13 +99,14 @@ class _Magic:
         shell = self._shell
         measured = _cell.Measured(self._followed(), os.getpid())
         number = shell.execution_count
-        file = shell.compile.get_code_name(cell, shell.transform_cell(cell), number)
+        transformed = shell.transform_cell(cell)
+        file = shell.compile.get_code_name(cell, transformed, number)
         try:
             result = shell.run_cell(cell)
         except BaseException:
             measured.give_up()
             raise
-        lines = cell.splitlines()
+        lines = _lines(cell, transformed)
         view = measured.end(f"cell {number}", file, lambda at: lines[at - 1] if at <= len(lines) else "")
         if not result.success:
             # The picture of what it did until then comes before the error.
@@ -113,3 +114,18 @@ class _Magic:
             failure = result.error_before_exec or result.error_in_exec
             raise MagicError(f"the cell ended with {type(failure).__name__}") from failure
         return view
+
+
+def _most(device: Any) -> str:
+    """The peak of a device, which is not known where the time of it was not seen."""
+    return f"most {device.peak_allocated_bytes:,}" if device.HasField("peak_allocated_bytes") else "it is not known how much"
+
+
+def _lines(cell: str, transformed: str) -> list[str]:
+    """The lines of a cell as Python numbers them. IPython compiles it without the empty lines that it begins with, and with one
+    line for a magic that is continued over several."""
+    lines = cell.splitlines()
+    first = next((at for at, line in enumerate(lines) if line.strip()), 0)
+    compiled = transformed.splitlines()
+    # A magic is better shown as it was typed, which it can be as long as each line is still one.
+    return lines[first:] if len(lines) - first == len(compiled) else compiled

@@ -29,7 +29,7 @@ pub fn flamegraph(
         Metric::Growth => format!("Growth of {of}{}, in {unit}", since(report)),
         metric => format!("{} {unit} of {of}", capital(metric.word())),
     };
-    let (frames, lines) = lines(&paths);
+    let (frames, lines) = lines(&paths, |shown| shown.value);
     let shrunk: i128 = paths.shown.values().map(|shown| shown.value.min(0)).sum();
     let mut remarks = remarks(report, view);
     if shrunk < 0 {
@@ -66,7 +66,8 @@ pub fn flamegraph_diff(
         unit,
     };
     let paths = Paths::of(report, view)?;
-    let (frames, lines) = lines(&paths);
+    // A stack of which nothing is left has no width, but its callers lost what it had.
+    let (frames, lines) = lines(&paths, |shown| shown.value.max(shown.before));
     let gone: i128 = paths
         .shown
         .values()
@@ -104,39 +105,41 @@ pub fn flamegraph_diff(
     picture.draw(says, out)
 }
 
-/// Makes the frames, and the lines for `inferno` in the order in which they are to be drawn. All stacks beyond the
-/// [`MOST_PATHS`] largest become one line: each would be too narrow to be seen, and so many would cost much memory.
-fn lines(paths: &Paths) -> (Frames, Vec<String>) {
+/// Makes the frames, and the lines for `inferno` in the order in which they are to be drawn. All stacks beyond the [`MOST_PATHS`] that
+/// weigh most become one line: each would be too narrow to be seen, and so many would cost much memory.
+fn lines(paths: &Paths, weight: impl Fn(&Shown) -> i128) -> (Frames, Vec<String>) {
     let drawn = paths.shown.iter().enumerate();
     let mut drawn: Vec<(usize, &Vec<u32>, &Shown)> = drawn
-        .filter(|(_, (_, shown))| shown.value > 0)
+        .filter(|(_, (_, shown))| weight(shown) > 0)
         .map(|(index, (path, shown))| (index, path, shown))
         .collect();
     let mut rest = Through::default();
     let mut left_out = 0;
     if drawn.len() > MOST_PATHS {
-        drawn.sort_by_key(|(_, _, shown)| Reverse(shown.value));
+        drawn.sort_by_key(|(_, _, shown)| Reverse(weight(shown)));
         for (_, _, shown) in drawn.drain(MOST_PATHS..) {
             rest.value += shown.value;
             rest.before += shown.before;
-            left_out += 1;
+            left_out += u64::from(shown.value > 0);
         }
         drawn.sort_by_key(|(index, _, _)| *index);
     }
     let mut frames = Frames::default();
     let mut lines: Vec<String> = drawn
         .into_iter()
-        .map(|(_, path, shown)| {
+        .filter_map(|(_, path, shown)| {
             let through = Through {
                 value: shown.value,
                 before: shown.before,
             };
-            frames.add(paths.labels(path), through)
+            let line = frames.add(paths.labels(path), through);
+            (shown.value > 0).then_some(line)
         })
         .collect();
+    let label = format!("[{left_out} smaller stacks]");
+    let line = frames.add(std::iter::once(label.as_str()), rest);
     if left_out > 0 {
-        let label = format!("[{left_out} smaller stacks]");
-        lines.push(frames.add(std::iter::once(label.as_str()), rest));
+        lines.push(line);
     }
     (frames, lines)
 }
@@ -294,6 +297,7 @@ fn changes(frames: &Frames) -> PaletteMap {
     let change = |through: Through| through.value - through.before;
     let most = frames
         .iter()
+        .filter(|(_, through)| through.value > 0)
         .map(|(_, through)| change(through).abs())
         .max()
         .unwrap_or_default();

@@ -38,6 +38,18 @@ const NO_RECORDING: Option<(&str, &str)> = Some((
     "leave out --recording",
 ));
 
+/// Refuses a file of msMemScope's beside a recording, and another moment than the end of a recording.
+fn from_one(is_file: bool, session: &Session) -> Result<(), Failure> {
+    let from_both = is_file && session.global.recording.is_some();
+    let Some((what, hint)) = NO_RECORDING.filter(|_| from_both) else {
+        return export::at_the_end(session);
+    };
+    Err(Failure::Usage {
+        what: what.to_owned(),
+        hint: hint.to_owned(),
+    })
+}
+
 fn refused(code: &str, error: &dyn Error, hint: &str) -> Failure {
     let mut what = error.to_string();
     let mut cause = error.source();
@@ -96,14 +108,7 @@ impl Run for Inefficient {
     const CLEANS_UP: bool = true;
 
     fn check(&self, session: &Session) -> Result<(), Failure> {
-        let from_both = self.file.is_some() && session.global.recording.is_some();
-        let Some((what, hint)) = NO_RECORDING.filter(|_| from_both) else {
-            return export::at_the_end(session);
-        };
-        Err(Failure::Usage {
-            what: what.to_owned(),
-            hint: hint.to_owned(),
-        })
+        from_one(self.file.is_some(), session)
     }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {

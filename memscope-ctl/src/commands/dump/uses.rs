@@ -6,10 +6,10 @@ use memscope_dump::uses::{Life, uses};
 use serde::Serialize;
 use std::path::PathBuf;
 
-use super::super::export::{Made, at_the_end};
+use super::super::export::Made;
 use super::super::holders::address;
 use super::super::run::Run;
-use super::{Exported, of_rows, rows_of, table};
+use super::{Exported, from_one, of_rows, rows_of, table};
 use crate::failure::{Exit, Failure};
 use crate::render::table::{Column, table as columns};
 use crate::session::Session;
@@ -79,7 +79,7 @@ impl Run for Uses {
     const CLEANS_UP: bool = true;
 
     fn check(&self, session: &Session) -> Result<(), Failure> {
-        at_the_end(session)
+        from_one(self.dump.is_some(), session)
     }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {

@@ -32,15 +32,18 @@ pub(super) fn text(owners: &[v1::Owner], depth: usize) -> String {
             Some((owner, column))
         })
         .collect();
-    // An optimizer's state is the parameter's: it goes to the model that has a parameter with this name.
-    let weights = named.iter().filter(|(_, column)| *column == 0);
-    let models: HashMap<&str, &str> = weights
-        .map(|(owner, _)| (owner.name.as_str(), owner.owner.as_str()))
-        .collect();
+    // An optimizer's state is the parameter's: it goes to the model that has a parameter with this name. Where several have one, as a copy
+    // of a model for its averages does, nobody knows whose it is, and it stays with the optimizer.
+    let mut models: HashMap<&str, Option<&str>> = HashMap::new();
+    for (owner, _) in named.iter().filter(|(_, column)| *column == 0) {
+        let model = Some(owner.owner.as_str());
+        let known = models.entry(owner.name.as_str()).or_insert(model);
+        *known = known.filter(|_| *known == model);
+    }
     let mut sums: BTreeMap<(&str, Vec<Part<'_>>), Sums> = BTreeMap::new();
     for (owner, column) in named {
         let model = match models.get(owner.name.as_str()) {
-            Some(model) if COLUMNS[column] == "optimizer_state" => model,
+            Some(Some(model)) if COLUMNS[column] == "optimizer_state" => model,
             _ if COLUMNS[column] == ACTIVATIONS => owner.model.as_str(),
             _ => owner.owner.as_str(),
         };
@@ -110,6 +113,28 @@ mod tests {
             module: module.to_owned(),
             ..owner(ACTIVATIONS, "__main__.loss.grad_fn", "", bytes)
         }
+    }
+
+    #[test]
+    fn the_state_of_a_name_that_two_models_have_is_the_optimizers() {
+        let owners = [
+            owner("weights", "__main__.model", "0.weight", 1 << 20),
+            owner("weights", "__main__.averaged", "0.weight", 1 << 20),
+            owner("optimizer_state", "__main__.optimizer", "0.weight", 4 << 20),
+        ];
+        let lines: Vec<String> = text(&owners, 0)
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "__main__.averaged 1.00 MiB 1.00 MiB",
+                "__main__.model 1.00 MiB 1.00 MiB",
+                "__main__.optimizer 4.00 MiB 4.00 MiB",
+            ]
+        );
     }
 
     #[test]

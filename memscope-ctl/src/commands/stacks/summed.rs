@@ -1,6 +1,6 @@
 //! The stacks of many processes summed up: which line holds how much in all, in how many, and where least and most.
 
-use super::table::Shown;
+use super::table::{Shown, signed_count};
 use crate::fleet::{Replies, Told};
 use crate::render::frames::{Frame, stack, why_missing};
 use crate::render::table::{Column, table};
@@ -26,11 +26,12 @@ pub(super) fn text(
     let mut sums: HashMap<String, Sum> = HashMap::new();
     let (mut processes, mut left_out, mut omitting) = (0_u64, 0_i128, 0_u64);
     let mut what = "live memory";
-    let mut grows = false;
+    let (mut grows, mut by_count) = (false, false);
     for (_, told) in replies.answers() {
         for (_, answer) in told.answers() {
             let shown = Shown::of(answer);
             (what, grows) = (shown.what(), shown.is_growth());
+            by_count = shown.is_by_count();
             processes += 1;
             if answer.omitted > 0 {
                 omitting += 1;
@@ -45,7 +46,9 @@ pub(super) fn text(
         }
     }
     let mut sums: Vec<(String, Sum)> = sums.into_iter().collect();
-    sums.sort_by(|(a_key, a), (b_key, b)| b.bytes.cmp(&a.bytes).then_with(|| a_key.cmp(b_key)));
+    // As each process ordered its own.
+    let weight = |sum: &Sum| if by_count { sum.count } else { sum.bytes };
+    sums.sort_by(|(a_key, a), (b_key, b)| weight(b).cmp(&weight(a)).then_with(|| a_key.cmp(b_key)));
     let all = sums.len();
     if limit > 0 {
         sums.truncate(limit);
@@ -63,7 +66,7 @@ pub(super) fn text(
     let rows = sums.into_iter().map(|(key, sum)| {
         vec![
             amount(sum.bytes),
-            grouped(u64::try_from(sum.count.unsigned_abs()).unwrap_or(u64::MAX)),
+            signed_count(sum.count, grows),
             format!("{} of {}", sum.each.len(), processes),
             amount(sum.each.iter().copied().min().unwrap_or_default()),
             amount(sum.each.iter().copied().max().unwrap_or_default()),
@@ -127,4 +130,78 @@ fn of_process(
         add(stack(&frames, row, lines), row.amounts);
     }
     sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers of two processes about these lines: name, and blocks and bytes now and before.
+    fn replies(
+        metric: v1::StackMetric,
+        unit: v1::StackUnit,
+        lines: &[(&str, [u64; 2], [u64; 2])],
+    ) -> Replies<Told<v1::StacksResponse>> {
+        let amount = |[count, bytes]: [u64; 2]| Some(v1::Amount { count, bytes });
+        let mut answer = v1::StacksResponse {
+            metric: metric.into(),
+            unit: unit.into(),
+            by: v1::StackGrouping::Function.into(),
+            strings: vec![String::new()],
+            ..v1::StacksResponse::default()
+        };
+        for (at, (name, live, before)) in (0..).zip(lines) {
+            answer.strings.push((*name).to_owned());
+            answer.frames.push(v1::StackFrame {
+                name: at + 1,
+                ..v1::StackFrame::default()
+            });
+            answer.groups.push(v1::StackGroup {
+                frame: Some(at),
+                own: Some(v1::StackAmounts {
+                    live: amount(*live),
+                    before: amount(*before),
+                    ..v1::StackAmounts::default()
+                }),
+                ..v1::StackGroup::default()
+            });
+        }
+        let told = Told {
+            processes: vec![
+                (v1::Process::default(), Ok(answer.clone())),
+                (v1::Process::default(), Ok(answer)),
+            ],
+            not_asked: 0,
+        };
+        Replies::answered(vec![told])
+    }
+
+    #[test]
+    fn the_line_with_most_blocks_comes_first_where_blocks_are_counted() {
+        let lines = [
+            ("large", [1, 1 << 30], [0; 2]),
+            ("many", [500, 500], [0; 2]),
+        ];
+        for (unit, first) in [
+            (v1::StackUnit::Count, "many"),
+            (v1::StackUnit::Bytes, "large"),
+        ] {
+            let said = text(&replies(v1::StackMetric::Live, unit, &lines), 1, 4);
+            let row = said.lines().nth(3).unwrap_or_default();
+            assert!(row.contains(first), "{said}");
+            assert!(said.contains("and 1 smaller ones"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_shrank_has_fewer_blocks() {
+        let lines = [("shrank", [1, 4096], [6, 1 << 20])];
+        let said = text(
+            &replies(v1::StackMetric::Growth, v1::StackUnit::Bytes, &lines),
+            1,
+            4,
+        );
+        let row = said.lines().nth(3).unwrap_or_default();
+        assert_eq!(row.split_whitespace().nth(2), Some("-10"), "{said}");
+    }
 }

@@ -169,6 +169,10 @@ impl Shown {
         }
     }
 
+    pub(super) fn is_by_count(self) -> bool {
+        self.unit == v1::StackUnit::Count
+    }
+
     /// The metric in the unit by which the rows are ordered.
     fn value(self, amounts: &v1::StackAmounts) -> i128 {
         let (count, bytes) = self.pair(amounts);
@@ -188,13 +192,7 @@ impl Shown {
     }
 
     fn count(self, amounts: &v1::StackAmounts) -> String {
-        let (count, _) = self.pair(amounts);
-        let sign = match (self.is_growth(), count) {
-            (false, _) | (true, 0) => "",
-            (true, 1..) => "+",
-            (true, _) => "-",
-        };
-        format!("{sign}{}", grouped(magnitude(count)))
+        signed_count(self.pair(amounts).0, self.is_growth())
     }
 
     fn share(self, amounts: &v1::StackAmounts) -> Option<String> {
@@ -293,6 +291,16 @@ impl Shown {
 
 fn magnitude(value: i128) -> u64 {
     u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX)
+}
+
+/// A number of blocks, of a change with its sign.
+pub(super) fn signed_count(count: i128, is_change: bool) -> String {
+    let sign = match (is_change, count) {
+        (false, _) | (true, 0) => "",
+        (true, 1..) => "+",
+        (true, _) => "-",
+    };
+    format!("{sign}{}", grouped(magnitude(count)))
 }
 
 /// `+1.00 MiB`, `-1.00 MiB`, `0 B`.

@@ -39,7 +39,12 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// The outermost functions of threads: a program's file, and what `threading` begins with.
 const BEGINNINGS: [&str; 3] = ["<module>", "_bootstrap", "_bootstrap_inner"];
 /// Parts of the paths of files that belong to libraries.
-const PATHS_OF_LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python"];
+const PATHS_OF_LIBRARIES: [&str; 4] = [
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "/lib64/python",
+];
 
 /// The references by which a search begins, with their distances.
 pub(crate) type Seeds = Vec<(Reference, u32)>;

@@ -509,9 +509,12 @@ impl Fold {
     }
 
     fn restore(&mut self, restored: Restored) {
+        // A checkpoint has the limits of the daemon that wrote it. Those of this one are in force.
+        let config = self.ledger.config().clone();
         self.sequence = restored.decoder.next_sequence().saturating_sub(1);
         self.decoder = restored.decoder;
         self.ledger = restored.ledger;
+        self.ledger.set_config(config);
     }
 }
 

@@ -342,10 +342,26 @@ fn what_is_being_written_is_not_read() {
     }
 }
 
-/// A state that a journal cannot be begun with is passed over: the segment before it leads there too.
-#[test]
-fn a_state_that_cannot_be_read_is_not_needed() {
-    let dir = tempfile::tempdir().unwrap();
+/// An event of one process.
+fn event(number: u64, process: u32, body: Body) -> Event {
+    Event {
+        id: EventId {
+            epoch: EPOCH,
+            sequence: number,
+        },
+        time_ns: number,
+        process: ProcessHandle(process),
+        tid: 1,
+        lost_before: 0,
+        stack: StackRef::NotTaken,
+        sampling: 0,
+        body,
+    }
+}
+
+/// A journal of four segments with the states between them, of a process that has allocated and frees nothing. Returns its folder, and the
+/// numbers of its last record and of the blocks.
+fn journal_with_states(dir: &std::path::Path) -> (std::path::PathBuf, u64, u64) {
     let clock = ClockPair {
         boot_ns: 1,
         unix_ns: 1_000_000_000_000_000_001,
@@ -354,7 +370,7 @@ fn a_state_that_cannot_be_read_is_not_needed() {
         segment_bytes: 256 << 10,
         ..Config::new(EPOCH, [7; 16], clock)
     };
-    let mut journal = Journal::create(dir.path(), config).unwrap();
+    let mut journal = Journal::create(dir, config).unwrap();
     let mut decoder = Decoder::new(EPOCH);
     let mut ledger = Ledger::new(LedgerConfig::default());
     let segments = |dir: &std::path::Path| {
@@ -364,27 +380,14 @@ fn a_state_that_cannot_be_read_is_not_needed() {
     let mut number = 0;
     let mut tell = |journal: &mut Journal, body: Body| {
         number += 1;
-        let event = Event {
-            id: EventId {
-                epoch: EPOCH,
-                sequence: number,
-            },
-            time_ns: number,
-            process: ProcessHandle(1),
-            tid: 1,
-            lost_before: 0,
-            stack: StackRef::NotTaken,
-            sampling: 0,
-            body,
-        };
-        let record = record(&event);
+        let record = record(&event(number, 1, body));
         let state = Folded {
             decoder: &decoder,
             ledger: &ledger,
         };
         journal.append(&record, number, Some(state)).unwrap();
         let Outcome::Decoded(event) = decoder.decode(&record) else {
-            panic!("{event:?}");
+            panic!("record {number}");
         };
         ledger.apply(&event);
         number
@@ -401,8 +404,49 @@ fn a_state_that_cannot_be_read_is_not_needed() {
     }
     let last = tell(&mut journal, note("last"));
     journal.settle().unwrap();
-    let folder = journal.epoch_dir().to_owned();
-    drop(journal);
+    (journal.epoch_dir().to_owned(), last, block)
+}
+
+/// A memscoped that goes on where another one was, or that answers from its recording, has the limits that it was told.
+#[test]
+fn limits_are_those_of_who_reads_a_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, last, _) = journal_with_states(dir.path());
+    for until in [None, Some(Until::Event(last))] {
+        let config = LedgerConfig {
+            trace_entries: 3,
+            retention_ns: 1,
+            ..LedgerConfig::default()
+        };
+        let replayed = match until {
+            Some(until) => replay_until(&folder, config, until, None),
+            None => replay_left(&folder, config),
+        };
+        let mut ledger = replayed.unwrap().ledger;
+        let entries = |ledger: &Ledger, process| {
+            let kept = ledger.kept(ProcessHandle(process)).unwrap();
+            kept.trace_entries
+        };
+        assert_eq!(entries(&ledger, 1), 3);
+        ledger.apply(&event(last + 1, 1, Body::Detached));
+        let other = Body::Attached(Box::new(ProcessFacts {
+            pid: 43,
+            ..ProcessFacts::default()
+        }));
+        ledger.apply(&event(last + 2, 2, other));
+        for number in 1..=5 {
+            ledger.apply(&event(last + 2 + number, 2, came(512 * number, 512)));
+        }
+        assert_eq!(entries(&ledger, 2), 3);
+        assert_eq!(ledger.expire(last + 10), [ProcessHandle(1)]);
+    }
+}
+
+/// A state that a journal cannot be begun with is passed over: the segment before it leads there too.
+#[test]
+fn a_state_that_cannot_be_read_is_not_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, last, block) = journal_with_states(dir.path());
     let folded = |until| {
         let config = LedgerConfig::default();
         let replayed = match until {

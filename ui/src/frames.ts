@@ -6,6 +6,6 @@
  */
 export function isOwn(frame: { kind: string; file?: string | null; line?: number | null }): boolean {
   const file = frame.file ?? "";
-  const isLibrary = ["/site-packages/", "/dist-packages/", "/lib/python3"].some((part) => file.includes(part));
+  const isLibrary = ["/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3"].some((part) => file.includes(part));
   return frame.kind === "python" && Number(frame.line ?? 0) > 0 && !isLibrary && !file.startsWith("<");
 }

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as map from "../src/blockmap.ts";
 import { type Columns, pictured } from "../src/columns.ts";
+import { isOwn } from "../src/frames.ts";
 import { FIRST, asMoment, read, write } from "../src/hash.ts";
 import * as icicle from "../src/icicle.ts";
 import { type Span, Tiles, bounds, joined, needed, panned, zoomed } from "../src/tiles.ts";
@@ -336,4 +337,12 @@ test("blocks in columns are put into their segments by address, and summed up", 
   assert.equal(picture.describe(2), "0x1200: 512 B, handed out, 8 s old, train.py:9 forward");
   assert.deepEqual(picture.named, ["train.py:9", "train.py:9 → functional.py:50", "unknown", "not taken"]);
   assert.ok(Number.isNaN(picture.since[0]!) && Number.isNaN(picture.requested[0]!));
+});
+
+test("Python's own library is not the program's, wherever a distribution has it", () => {
+  const isOwnFile = (file: string) => isOwn({ kind: "python", file, line: 1 });
+  assert.ok(isOwnFile("/srv/train.py"));
+  for (const folder of ["/usr/lib", "/usr/lib64"]) {
+    assert.ok(!isOwnFile(`${folder}/python3.13/threading.py`));
+  }
 });

@@ -44,7 +44,12 @@ const BEGINNINGS: [&str; 4] = [
     "_bootstrap_inner",
 ];
 /// Parts of the paths of files that belong to libraries.
-const PATHS_OF_LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python"];
+const PATHS_OF_LIBRARIES: [&str; 4] = [
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "/lib64/python",
+];
 
 /// The references by which a search begins, with their distances.
 pub(crate) type Seeds = Vec<(Reference, u32)>;

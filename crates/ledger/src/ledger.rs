@@ -70,6 +70,20 @@ impl Ledger {
         }
     }
 
+    /// Sets other limits, as for a ledger that another daemon has written. Processes that are there keep those by which
+    /// they are watched for growth.
+    pub fn set_config(&mut self, config: LedgerConfig) {
+        for process in self.processes.values_mut() {
+            process.devices.set_trace_entries(config.trace_entries);
+        }
+        self.config = config;
+    }
+
+    /// The limits on what is kept.
+    pub fn config(&self) -> &LedgerConfig {
+        &self.config
+    }
+
     /// The state of each process, in the order in which they were attached: the parts of a checkpoint.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let processes = self.order.iter();

@@ -17,11 +17,16 @@ fn calls(from_start: bool) -> Calls {
     }
 }
 
-/// Applies a report of a block, with the allocator's totals.
+/// Applies a report of a block on device 0, with the allocator's totals.
 fn report(calls: &mut Calls, ptr: u64, size: i64, allocated: u64, reserved: u64) {
+    report_on(calls, 0, ptr, size, allocated, reserved);
+}
+
+/// The same on any device.
+fn report_on(calls: &mut Calls, on: i32, ptr: u64, size: i64, allocated: u64, reserved: u64) {
     calls.time += 1000;
     let report = PoolReport {
-        device: 0,
+        device: on,
         ptr,
         size,
         total_allocated: allocated,
@@ -71,6 +76,35 @@ fn what_nobody_knows_leaves_the_total_unknown() {
     );
     report(&mut c, 0x2000_0000, -512, 4 * MIB, 2 * MIB);
     assert_eq!(c.device().reserved_bytes, Some(2 * MIB));
+}
+
+/// The device of a call is the thread's. `empty_cache` frees the segments of all devices while one of them is selected.
+#[test]
+fn what_is_freed_may_be_of_another_device_than_the_threads() {
+    let mut c = calls(false);
+    report_on(&mut c, 1, 0x2000_0000, 512, 4 * MIB + 512, 22 * MIB);
+    let reserved = |c: &Calls| device(&c.ledger, 1).reserved_bytes;
+    assert_eq!(reserved(&c), Some(22 * MIB));
+    c.at(CallOp::Free, 0x1000_0000, 0);
+    assert_eq!(reserved(&c), None);
+    report_on(&mut c, 1, 0x2000_0000, -512, 4 * MIB, 2 * MIB);
+    assert_eq!(reserved(&c), Some(2 * MIB));
+    // A reading of a device's pool hears of all that may have gone from it since.
+    let from = c.time;
+    c.send(CallOp::Alloc, |call| {
+        (call.ptr, call.size, call.device) = (0x4000_0000, 2 * MIB, Some(1));
+    });
+    c.at(CallOp::Free, 0x4000_0000, 0);
+    c.at(CallOp::Free, 0x5000_0000, 0);
+    let changes = |on| c.ledger.pool_changes(P, on, 0, from).unwrap();
+    let gone = |on| {
+        let frees = changes(on)
+            .into_iter()
+            .filter(|change| change.action == TraceAction::SegmentFree);
+        frees.map(|change| change.addr).collect::<Vec<_>>()
+    };
+    assert_eq!(gone(1), [0x4000_0000, 0x5000_0000]);
+    assert_eq!(gone(0), [0x5000_0000]);
 }
 
 /// At level `trace` the pool itself reports what it gives back, even where that is its first entry.

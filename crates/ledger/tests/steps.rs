@@ -48,6 +48,10 @@ impl Told {
     }
 
     fn say(&mut self, body: Body, stack: StackRef) {
+        self.say_by(7, body, stack);
+    }
+
+    fn say_by(&mut self, tid: u32, body: Body, stack: StackRef) {
         self.sequence += 1;
         self.time += 1_000_000;
         self.ledger.apply(&Event {
@@ -57,7 +61,7 @@ impl Told {
             },
             time_ns: self.time,
             process: P,
-            tid: 7,
+            tid,
             lost_before: 0,
             stack,
             sampling: 0,
@@ -73,6 +77,16 @@ impl Told {
             ..Mark::default()
         };
         self.say(Body::Mark(Box::new(mark)), stack);
+    }
+
+    /// A backward pass of a thread.
+    fn pass(&mut self, tid: u32) {
+        let mark = Mark {
+            kind: MarkKind::Instant,
+            source: MarkSource::Backward,
+            ..Mark::default()
+        };
+        self.say_by(tid, Body::Mark(Box::new(mark)), StackRef::Id(1));
     }
 
     fn optimizer(&mut self, name: &str, stack: u64) {
@@ -595,15 +609,17 @@ fn a_call_without_a_stack_is_one_of_its_line() {
     assert!(!summary.evidence.contains(','), "{}", summary.evidence);
 }
 
-#[test]
-fn accumulated_gradients_make_one_step() {
+/// Steps of four backward passes each, of which the first also allocates the gradients. In one pass, it may be, something else is allocated.
+fn accumulated(steps: u64, unlike: Option<(u64, u64)>, mut see: impl FnMut(&Told)) -> Told {
     let mut told = Told::new();
     let mut used = 0u64;
     let mut next = 0x1000u64;
-    for _ in 0..30 {
+    for step in 0..steps {
         for pass in 0..4u64 {
-            // The first pass of a step also allocates the gradients.
-            let blocks = if pass == 0 { 5 } else { 3 };
+            let mut blocks = if pass == 0 { 5 } else { 3 };
+            if unlike == Some((step, pass)) {
+                blocks = 9;
+            }
             for _ in 0..blocks {
                 used += 512;
                 next += 0x1000;
@@ -614,10 +630,16 @@ fn accumulated_gradients_make_one_step() {
                 told.report(next, -512, used, StackRef::NotTaken);
                 next -= 0x1000;
             }
-            told.mark(MarkKind::Instant, MarkSource::Backward, "", StackRef::Id(1));
+            told.pass(7);
         }
+        see(&told);
     }
-    let report = told.steps();
+    told
+}
+
+#[test]
+fn accumulated_gradients_make_one_step() {
+    let report = accumulated(30, None, |_| {}).steps();
     assert_eq!(
         report.summary.as_ref().unwrap().source(),
         v1::StepSource::Backward
@@ -629,6 +651,53 @@ fn accumulated_gradients_make_one_step() {
         report.summary.as_ref().unwrap().evidence
     );
     assert_eq!(report.rows.last().unwrap().step, 30);
+}
+
+/// One pass that is unlike all others, as one of a longer sequence, changes nothing.
+#[test]
+fn an_unlike_pass_leaves_the_number_of_passes_in_a_step() {
+    let mut steps = 0;
+    accumulated(160, Some((100, 2)), |told| {
+        steps += 1;
+        if steps > 10 {
+            let report = told.steps();
+            assert_eq!(report.summary.unwrap().count, Some(steps));
+            assert_eq!(report.rows.last().unwrap().step, steps);
+        }
+    });
+}
+
+/// A warm-up, or one phase of a training, has a thread of its own.
+#[test]
+fn another_thread_goes_on_where_the_first_makes_no_more_passes() {
+    let mut told = Told::new();
+    for tid in [1, 2, 1] {
+        for pass in 0..50 {
+            if pass < 10 || tid == 2 {
+                told.report(0x1000, 512, 1 << 20, StackRef::NotTaken);
+                told.pass(tid);
+                told.report(0x1000, -512, 1 << 20, StackRef::NotTaken);
+            }
+        }
+    }
+    let report = told.steps();
+    assert_eq!(report.summary.unwrap().count, Some(70));
+    let numbers: Vec<u64> = report.rows.iter().map(|row| row.step).collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+    assert_eq!(report.survivors, []);
+}
+
+/// With checkpointing a pass begins others, on threads of the autograd engine.
+#[test]
+fn passes_inside_of_a_pass_are_no_steps() {
+    let mut told = Told::new();
+    for step in 0..20 {
+        told.pass(1);
+        for inner in 0..24 + step {
+            told.pass(2 + inner % 2);
+        }
+    }
+    assert_eq!(told.steps().summary.unwrap().count, Some(20));
 }
 
 #[test]
@@ -700,6 +769,49 @@ fn inference_is_counted_by_its_pattern() {
     // What came before the pattern was known is no step.
     let rows = told.steps().rows;
     assert!(rows.iter().all(|row| row.allocs == 20), "{rows:#?}");
+}
+
+/// Passes of inference whose layers have all different sizes, and what came before them. Returns what was asked at each moment: the count, and
+/// the number and the allocations of each row.
+fn asked_all_the_time(before: u64, layers: u64, passes: u64) -> Vec<(u64, Vec<(u64, u64)>)> {
+    let mut told = Told::new();
+    told.stack(5);
+    let used = 1u64 << 30;
+    for block in 0..before {
+        let size = 512 * (1000 + block as i64);
+        told.report(0x8000_0000 + block * 0x10_0000, size, used, StackRef::Id(5));
+    }
+    let mut seen = Vec::new();
+    for _ in 0..passes {
+        for sign in [1, -1] {
+            for layer in 0..layers {
+                let size = sign * 512 * (1 + layer as i64);
+                told.report(0x10_0000 + layer * 0x10_0000, size, used, StackRef::Id(5));
+                let report = told.steps();
+                let rows = report.rows.iter().map(|row| (row.step, row.allocs));
+                let count = report.summary.unwrap().count.unwrap_or(0);
+                seen.push((count, rows.collect()));
+            }
+        }
+    }
+    seen
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn steps_of_a_pattern_are_whole_and_their_numbers_follow(before in 0u64..60, layers in 2u64..24) {
+        let mut newest = 0;
+        for (count, rows) in asked_all_the_time(before, layers, 60) {
+            prop_assert!(count >= newest, "{} after {}", count, newest);
+            newest = count;
+            prop_assert!(rows.iter().all(|row| row.1 == layers), "{:?}", rows);
+            let numbers = rows.iter().map(|row| row.0);
+            let follow = numbers.clone().zip(numbers.skip(1)).all(|(one, next)| next == one + 1);
+            prop_assert!(follow, "{:?}", rows);
+        }
+        prop_assert!(newest >= 58, "{}", newest);
+    }
 }
 
 /// The functions of mstx and NVTX say which range they begin only when they return, so ends are counted.

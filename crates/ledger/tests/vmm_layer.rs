@@ -42,6 +42,22 @@ fn physical_memory_ends_with_its_last_handle_and_mapping() {
     assert_eq!(c.ledger.kept(P).unwrap().allocations, 0);
 }
 
+/// A handle for unknown memory that is retained and released is one release.
+#[test]
+fn unknown_memory_is_counted_where_it_is_released() {
+    let mut c = plain();
+    c.send(CallOp::Retain, |call| {
+        call.ptr = 0x7000;
+        call.handle = 55;
+    });
+    assert!(!has_note(&stats(&c.ledger).coverage, "vmm_unknown"));
+    c.handle(CallOp::Release, 55, 0);
+    let notes = stats(&c.ledger).coverage;
+    let text = notes.iter().find(|note| note.code == "vmm_unknown");
+    let text = &text.unwrap().text;
+    assert!(text.starts_with("1 releases or unmaps"), "{text}");
+}
+
 #[test]
 fn expandable_segments_are_the_pools() {
     let mut ledger = attached(Level::Trace, true, SECOND);

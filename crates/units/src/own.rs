@@ -4,7 +4,12 @@
 /// made-up name such as `<string>`. The page has the same rule in `ui/src/frames.ts`.
 #[must_use]
 pub fn is_own_file(file: &str) -> bool {
-    const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3"];
+    const LIBRARIES: [&str; 4] = [
+        "/site-packages/",
+        "/dist-packages/",
+        "/lib/python3",
+        "/lib64/python3",
+    ];
     !file.starts_with('<') && !LIBRARIES.iter().any(|part| file.contains(part))
 }
 
@@ -20,6 +25,7 @@ mod tests {
             "/v/lib/python3.11/site-packages/torch/nn/functional.py",
             "/usr/lib/python3/dist-packages/six.py",
             "/usr/lib/python3.11/threading.py",
+            "/usr/lib64/python3.13/threading.py",
             "<frozen runpy>",
         ] {
             assert!(!is_own_file(file), "{file}");

@@ -132,7 +132,8 @@ fn short_file(file: &str) -> &str {
         }
     }
     let below = || {
-        let (_, rest) = file.split_once("/lib/python3.")?;
+        let in_folder = |folder| file.split_once(folder);
+        let (_, rest) = in_folder("/lib/python3.").or_else(|| in_folder("/lib64/python3."))?;
         let (version, below) = rest.split_once('/')?;
         let digits = version.trim_end_matches('t');
         let is_version = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());

@@ -18,7 +18,14 @@ _KINDS = ["report", "trace", "mark"]
 #: Seconds within which the stream of events must have told everything that happened before the end.
 _PATIENCE = 30.0
 #: What the path of a library's file has in it. This package is one, wherever it lies.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", str(Path(__file__).parent) + "/")
+_LIBRARIES = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python3",
+    "/lib64/python3",
+    "<frozen ",
+    str(Path(__file__).parent) + "/",
+)
 
 #: A device and the frames of a stack, innermost first, each as function, file and line; and why there are none.
 Stack = tuple[Any, tuple[tuple[str, str, int], ...], Any]

@@ -48,9 +48,10 @@ pub fn short_file(file: &str) -> &str {
     standard_library(file).unwrap_or(file)
 }
 
-/// The part of a path behind `/lib/python3.11/` (of any version).
+/// The part of a path behind `/lib/python3.11/` or `/lib64/python3.11/` (of any version).
 fn standard_library(file: &str) -> Option<&str> {
-    let (_, rest) = file.split_once("/lib/python3.")?;
+    let in_folder = |folder| file.split_once(folder);
+    let (_, rest) = in_folder("/lib/python3.").or_else(|| in_folder("/lib64/python3."))?;
     let (version, below) = rest.split_once('/')?;
     let digits = version.trim_end_matches('t');
     let is_version = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -165,6 +166,7 @@ mod tests {
             ),
             ("/usr/lib/python3/dist-packages/six.py", "six.py"),
             ("/usr/lib/python3.11/threading.py", "threading.py"),
+            ("/usr/lib64/python3.13/threading.py", "threading.py"),
             ("/opt/lib/python3.14t/threading.py", "threading.py"),
             ("/opt/lib/python3.x/mine.py", "/opt/lib/python3.x/mine.py"),
             ("<string>", "<string>"),

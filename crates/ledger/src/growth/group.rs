@@ -75,7 +75,8 @@ pub(crate) struct Group {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
-    /// Number of its blocks that were freed, and the longest lifetime of one of them, in ticks.
+    /// Number of its blocks that were freed, and the longest lifetime of one of them, in ticks: of those that came since the source
+    /// of steps changed.
     pub(crate) freed: (u64, u32),
     pub(crate) left: Option<Left>,
     touched_ns: u64,
@@ -200,6 +201,9 @@ pub(crate) struct Groups {
     /// Windows over steps, as `clock` has them over time.
     ticks: WindowClock,
     tick: u64,
+    /// Number of ticks of all earlier sources of steps. A block that has a smaller one came while another source was counted.
+    #[serde(default)]
+    earlier: u32,
     limit: usize,
     groups: Vec<Group>,
     vacant: Vec<u32>,
@@ -247,6 +251,7 @@ impl Groups {
             recorded: recorded(&clock),
             recorded_steps: recorded(&ticks),
             tick: 0,
+            earlier: 0,
             limit: limit.min(NUMBERS),
             groups: Vec::new(),
             vacant: Vec::new(),
@@ -269,9 +274,21 @@ impl Groups {
     pub(crate) fn tick(&mut self, ticks: u64, generation: u32) {
         if !self.ticks.is_of(generation) {
             self.ticks = WindowClock::of_steps(generation);
+            // Lifetimes by the ticks of two sources cannot be compared. Before the first tick there are none.
+            if self.tick > 0 {
+                self.earlier = self.number_of_tick().saturating_add(1);
+                for group in &mut self.groups {
+                    group.freed = (0, 0);
+                }
+            }
         }
         self.tick = ticks;
         self.ticks.advance(ticks);
+    }
+
+    /// Number of the present tick among those of all sources.
+    fn number_of_tick(&self) -> u32 {
+        self.earlier.saturating_add(self.tick as u32)
     }
 
     /// From now on stacks are recorded only in part (`reduced`), or all of them again.
@@ -325,7 +342,7 @@ impl Groups {
             Some(&found) => found,
             None => self.open(time_ns, key),
         };
-        let tick = self.tick as u32;
+        let tick = self.number_of_tick();
         let (others, place) = match self.groups.get_mut(exact as usize) {
             Some(group) => {
                 count(&mut group.floor, &self.clock, 1);
@@ -400,9 +417,10 @@ impl Groups {
         if let Some(group) = group {
             group.floor.went(&self.clock, 1);
             group.steps.went(&self.ticks, 1);
-            group.freed.0 += 1;
-            let lived = (self.tick as u32).saturating_sub(place.tick);
-            group.freed.1 = group.freed.1.max(lived);
+            if let Some(born) = place.tick.checked_sub(self.earlier) {
+                let lived = (self.tick as u32).saturating_sub(born);
+                group.freed = (group.freed.0 + 1, group.freed.1.max(lived));
+            }
             group.touched_ns = time_ns;
             group.left = left;
         }
@@ -652,6 +670,27 @@ mod tests {
         assert_eq!(groups.len(), 100);
         assert!(groups.refused() >= 899 - 100, "{}", groups.refused());
         assert!(groups.classes().count() <= 15);
+    }
+
+    /// How long blocks lived is told in steps of the present source.
+    #[test]
+    fn lifetimes_are_of_one_source_of_steps() {
+        let mut groups = Groups::new(0, 10, 100);
+        let freed = |groups: &Groups| groups.groups().map(|(_, group)| group.freed).next();
+        // What came before the first step of the first source is as old as its steps are many.
+        let weights = groups.join(0, key(1));
+        groups.tick(100, 1);
+        groups.leave(1, weights);
+        assert_eq!(freed(&groups), Some((1, 100)));
+        let early = groups.join(2, key(1));
+        groups.tick(1, 2);
+        assert_eq!(freed(&groups), Some((0, 0)));
+        let late = groups.join(3, key(1));
+        groups.tick(3, 2);
+        groups.leave(4, early);
+        assert_eq!(freed(&groups), Some((0, 0)));
+        groups.leave(4, late);
+        assert_eq!(freed(&groups), Some((1, 2)));
     }
 
     fn of_stack(size: u64, stack: StackIndex) -> GroupKey {

@@ -375,6 +375,14 @@ impl Devices {
         }
     }
 
+    /// Sets how many entries each trace keeps.
+    pub(crate) fn set_trace_entries(&mut self, trace_entries: usize) {
+        self.trace_entries = trace_entries;
+        for row in &mut self.rows {
+            row.pool.ring.set_limit(trace_entries);
+        }
+    }
+
     /// The row of a device, made if the device is new.
     pub(crate) fn at(&mut self, ordinal: Option<i32>) -> &mut Device {
         let mut ordinal = ordinal;

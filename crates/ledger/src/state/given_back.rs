@@ -89,7 +89,6 @@ pub(crate) fn after(
         return;
     };
     let unknown = unknown(devices, driver, call) > before.unknown;
-    let of_device = |row: &Device| call.device.is_none() || row.ordinal == call.device;
     let mut stood = before.rows.into_iter();
     for row in devices.iter_mut() {
         // A device that this call made known comes last, and had nothing to give back.
@@ -108,13 +107,10 @@ pub(crate) fn after(
         let gone = by_driver.saturating_add(by_reading.saturating_sub(in_both));
         if gone > 0 {
             row.pool.gave_back(gone, time_ns);
-        } else if unknown
-            && !from_start
-            && (row.pool.read.count == 0 || before.is_unsized)
-            && of_device(row)
-        {
+        } else if unknown && !from_start && (row.pool.read.count == 0 || before.is_unsized) {
             // The memory may have been the pool's from before the attach, and how much of it was the pool's is not known, so
-            // the reserved total is not known any more either.
+            // the reserved total is not known any more either. The call's device is no help: it is the thread's, and
+            // `empty_cache` frees the segments of all devices without selecting each.
             row.pool.reserved = None;
         }
     }

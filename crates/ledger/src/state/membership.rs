@@ -26,7 +26,7 @@ pub(crate) struct Membership {
     /// Number of the group of its exact size. From [`LOOSE`] on: if there was no room for another group, the number of
     /// an entry that has the other groups.
     exact: u32,
-    /// Number of the tick at which the block came.
+    /// Number of the tick at which the block came, among those of all sources of steps.
     pub(crate) tick: u32,
 }
 

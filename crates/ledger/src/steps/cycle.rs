@@ -64,10 +64,10 @@ pub(crate) fn token(device: i32, size: u64, stack: StackIndex) -> Token {
 
 /// The allocation that each cycle has exactly once, by which cycles are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Anchor {
+pub(crate) struct Anchor {
     token: Token,
     /// Number of allocations in a cycle.
-    period: usize,
+    pub(crate) period: usize,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -120,6 +120,11 @@ impl Pattern {
             .is_some_and(|anchor| anchor.token == token || anchor.token == in_context)
     }
 
+    /// The allocation by which cycles are counted; `None`: no pattern.
+    pub(crate) fn anchor(&self) -> Option<Anchor> {
+        self.anchor
+    }
+
     /// Estimate of the bytes that it takes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.recent.capacity() * size_of::<Token>()) as u64
@@ -134,6 +139,7 @@ impl Pattern {
     }
 
     fn look(&mut self) {
+        let present = self.anchor;
         let sequence = self.recent.make_contiguous();
         self.anchor = period(sequence, 3).and_then(|found| {
             let cycle = sequence.get(sequence.len() - found..).unwrap_or_default();
@@ -150,12 +156,25 @@ impl Pattern {
                     mixed
                 })
                 .collect();
-            let token = once(cycle, &self.counts).or_else(|| once(&in_context, &self.counts))?;
-            let (count, first) = self.counts.get(&token)?;
-            // Cycles must make up at least three quarters of the allocations since the first one.
-            let explained = count.saturating_mul(found as u64).saturating_mul(4);
-            let since = self.seen.saturating_sub(*first).saturating_add(1);
-            (explained >= since.saturating_mul(3)).then_some(Anchor {
+            let is_once = |token: &Token| {
+                let all = cycle.iter().chain(&in_context);
+                all.filter(|other| *other == token).count() == 1
+            };
+            // With another anchor cycles would begin elsewhere and have other numbers.
+            let present = present.filter(|anchor| anchor.period == found);
+            let present = present.map(|anchor| anchor.token).filter(is_once);
+            let new = once(cycle, &self.counts).or_else(|| once(&in_context, &self.counts));
+            let is_explained = |token: &Token| {
+                let Some((count, first)) = self.counts.get(token) else {
+                    return false;
+                };
+                // Cycles must make up at least three quarters of the allocations since the first one.
+                let explained = count.saturating_mul(found as u64).saturating_mul(4);
+                let since = self.seen.saturating_sub(*first).saturating_add(1);
+                explained >= since.saturating_mul(3)
+            };
+            let token = present.into_iter().chain(new).find(is_explained)?;
+            Some(Anchor {
                 token,
                 period: found,
             })

@@ -8,6 +8,7 @@
 
 pub(crate) mod cycle;
 pub(crate) mod lines;
+mod passes;
 pub(crate) mod survivors;
 
 use crate::event::{Mark, MarkKind, MarkSource};
@@ -16,8 +17,9 @@ use crate::report::StepSource;
 use crate::state::device::Devices;
 use crate::state::stacks::{self, NOT_TAKEN, StackIndex, Stacks};
 use crate::state::step_levels::StepLevels;
-use crate::steps::cycle::{Pattern, period, token};
+use crate::steps::cycle::{Pattern, token};
 use crate::steps::lines::{Led, Seen, StepLines};
+use crate::steps::passes::Passes;
 use crate::steps::survivors::Survivors;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -85,6 +87,8 @@ pub(crate) struct Steps {
     last_key: usize,
     /// Finds out which lines' ticks are steps.
     pub(crate) told: StepLines,
+    #[serde(default)]
+    backward: Passes,
     /// How often the source of ticks has changed.
     pub(crate) generation: u32,
     /// The levels since the end of the last row are of several steps: of all until a pattern was recognised in them. They make no row.
@@ -149,7 +153,9 @@ impl Steps {
         }
         let passes = self.passes();
         let ends = self.ticks.is_multiple_of(passes);
-        ends.then(|| (self.ticks + 1).saturating_sub(passes))
+        // Where another thread takes over, its passes are counted at once, and what came since the last tick has outlived none of them.
+        let outlived = (self.ticks + 1).saturating_sub(passes).min(self.came_as);
+        ends.then_some(outlived)
     }
 
     /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`].
@@ -198,9 +204,15 @@ impl Steps {
         if source > self.source {
             self.restart(source);
         }
-        // Passes inside passes (checkpointing) run on other threads of the autograd engine and are no ticks.
-        if source == StepSource::Backward && self.keys.first().is_some_and(|key| key.tid != tid) {
-            return Turn::None;
+        let mut at_once = 1;
+        if source == StepSource::Backward {
+            if let Some(first) = self.keys.first() {
+                self.backward.follow(first.tid);
+            }
+            at_once = self.backward.take(tid);
+            if at_once == 0 {
+                return Turn::None;
+            }
         }
         let is_range = range && mark.kind == MarkKind::Begin && source == StepSource::Mark;
         self.ranges = is_range;
@@ -211,6 +223,10 @@ impl Steps {
             _ => name,
         };
         self.tell(name, stacks, stacks::place(stack), tid);
+        if at_once > 1 {
+            self.ticks += at_once - 1;
+            self.is_mixed = true;
+        }
         if is_range {
             self.open = Some((mark.range, tid));
             self.open_source = Some(mark.source);
@@ -249,26 +265,30 @@ impl Steps {
         if self.source > StepSource::Pattern {
             return false;
         }
+        let before = self.pattern.anchor();
         let begins = self.pattern.take(token(device, size, stack));
+        let anchor = self.pattern.anchor();
+        if anchor == before {
+            return begins;
+        }
         match self.pattern.cycles() {
+            // Cycles of the same length, which are told by another allocation from now on: the one in which that changes is no whole one.
+            Some((_, period)) if before.is_some_and(|before| before.period == period) => {
+                self.is_mixed = true;
+            }
             Some((count, _)) => {
-                if self.source == StepSource::Unknown {
-                    self.restart(StepSource::Pattern);
-                }
+                self.restart(StepSource::Pattern);
                 // Cycles from before the pattern was recognised count as well. The current cycle has not ended, and one
                 // that ends here is counted by `end`.
                 self.ticks = count.saturating_sub(1 + u64::from(begins));
             }
-            None if self.source == StepSource::Pattern => {
-                self.restart(StepSource::Unknown);
-            }
-            None => {}
+            None => self.restart(StepSource::Unknown),
         }
         begins
     }
 
     fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
-        self.came_as = self.told.count() + 1;
+        self.came_as = self.coming();
         let known = self
             .keys
             .iter()
@@ -388,6 +408,9 @@ impl Steps {
                 devices: levels,
             });
         }
+        if self.source == StepSource::Backward {
+            self.backward.look(&self.rows);
+        }
         self.from_ns = time_ns;
         self.last_ns = time_ns;
     }
@@ -476,27 +499,9 @@ impl Steps {
         }
     }
 
-    /// Backward passes per step. Where gradients are accumulated, the passes of a step differ in what is allocated
-    /// between them, and the same sequence repeats in each step.
+    /// Backward passes per step; 1 where steps are not counted by them.
     pub(crate) fn passes(&self) -> u64 {
-        if self.source != StepSource::Backward {
-            return 1;
-        }
-        let recent: Vec<Vec<(u64, u64)>> = self
-            .rows
-            .iter()
-            .skip(self.rows.len().saturating_sub(256))
-            .map(|row| {
-                row.devices
-                    .iter()
-                    .map(|(_, pool, driver)| {
-                        let levels = pool.or(*driver).unwrap_or_default();
-                        (levels.allocs, levels.allocated_bytes)
-                    })
-                    .collect()
-            })
-            .collect();
-        period(&recent, 2).map_or(1, |found| found as u64)
+        self.backward.in_step()
     }
 }
 

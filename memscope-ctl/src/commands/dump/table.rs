@@ -258,13 +258,9 @@ const FRAMES: usize = 2;
 /// The program's own innermost frames of a stack as it stands in a dump, with files without their folders: `train.py:18 (loss) <
 /// train.py:40 (step)`. If none is the program's, the innermost one; empty if there is none.
 pub(super) fn line(stack: &str) -> String {
-    let is_own = |line: &&str| {
-        let libraries = ["/site-packages/", "/dist-packages/", "/lib/python3"];
-        !line.starts_with('<') && !libraries.iter().any(|part| line.contains(part))
-    };
     let own: Vec<String> = stack
         .lines()
-        .filter(is_own)
+        .filter(|line| memscope_units::is_own_file(line))
         .take(FRAMES)
         .map(frame)
         .collect();

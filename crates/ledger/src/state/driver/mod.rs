@@ -107,9 +107,14 @@ impl Driver {
 
     fn remember(&mut self, time_ns: u64, call: &Call) {
         let of_host = call.hal.is_some_and(|hal| hal.space == HalSpace::Host);
-        let (came, size) = match call.op {
-            CallOp::Alloc if !of_host => (true, Some(call.size)),
-            CallOp::Free => (false, self.live.get(&call.ptr).map(|living| living.size)),
+        let (came, size, device) = match call.op {
+            CallOp::Alloc if !of_host => (true, Some(call.size), call.device),
+            CallOp::Free => {
+                // The device of a call is the thread's, and any device's memory can be freed with it.
+                let living = self.live.get(&call.ptr);
+                let size = living.map(|living| living.size);
+                (false, size, living.and_then(|living| living.device))
+            }
             _ => return,
         };
         if self.recent.len() >= RECENT {
@@ -119,7 +124,7 @@ impl Driver {
             time_ns,
             addr: call.ptr,
             size,
-            device: call.device,
+            device,
             came,
         });
     }

@@ -189,8 +189,8 @@ impl Vmm {
             .next_back()
             .filter(|(start, m)| ptr - **start < m.size)
             .and_then(|(_, mapping)| mapping.physical);
+        // Memory from before the attach is counted when this handle is released.
         let Some(number) = number else {
-            self.unknown += 1;
             return;
         };
         match self.names.get(&handle).copied() {

@@ -171,15 +171,21 @@ impl TraceRing {
         });
     }
 
+    /// Sets how many entries are shown. Of those that are kept, more are shown at once; what is gone stays gone.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        if !self.given_up {
+            self.limit = limit;
+        }
+        if !self.held {
+            self.drop_surplus();
+        }
+    }
+
     /// Sets whether a reading of what was there before is still to come. Once it has come, surplus entries are dropped.
     pub(crate) fn hold(&mut self, held: bool) {
         let held = held && !self.given_up;
         if self.held && !held {
-            let kept = self.limit.max(RECENT);
-            let surplus = self.entries.len().saturating_sub(kept);
-            self.entries.drain(..surplus);
-            self.dropped += surplus as u64;
-            self.entries.shrink_to(kept);
+            self.drop_surplus();
         }
         self.held = held;
     }
@@ -188,11 +194,16 @@ impl TraceRing {
     pub(crate) fn give_up(&mut self) {
         self.given_up = true;
         self.limit = 0;
-        let surplus = self.entries.len().saturating_sub(RECENT);
+        self.held = false;
+        self.drop_surplus();
+    }
+
+    fn drop_surplus(&mut self) {
+        let kept = self.limit.max(RECENT);
+        let surplus = self.entries.len().saturating_sub(kept);
         self.entries.drain(..surplus);
         self.dropped += surplus as u64;
-        self.entries.shrink_to(RECENT);
-        self.held = false;
+        self.entries.shrink_to(kept);
     }
 
     /// Bytes that can be given up: those of all entries but the ones that readings need.

@@ -495,7 +495,7 @@ class LeaksResponse(_message.Message):
     lost_records: _builtins.int
     """Records of this process lost so far."""
     omitted_groups: _builtins.int
-    """Groups left out: beyond the limit that was asked for, and beyond 5,000."""
+    """Groups left out: beyond the limit that was asked for, beyond 5,000, and beyond what an answer has room for."""
     growing_bytes: _builtins.int
     """Growth of all growing groups, also of those that are left out, bytes."""
     watched_ns: _builtins.int
@@ -507,7 +507,7 @@ class LeaksResponse(_message.Message):
     growing_groups: _builtins.int
     """Groups that grow, also those that are left out."""
     omitted_lines: _builtins.int
-    """Lines left out: beyond the limit that was asked for, and beyond 5,000."""
+    """Lines left out: beyond the limit that was asked for, beyond 5,000, and beyond what an answer has room for."""
     growing_lines: _builtins.int
     """Lines that grow, also those that are left out."""
     @_builtins.property

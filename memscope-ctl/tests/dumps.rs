@@ -359,13 +359,12 @@ fn a_dump_is_of_the_end_of_a_recording() {
 fn what_was_lost_is_not_exact() {
     let folder = tempfile::tempdir().unwrap();
     let dumps = folder.path().join("dumps");
-    fs::create_dir(&dumps).unwrap();
-    fs::copy(
-        golden("inefficient_1.csv"),
-        dumps.join("memscope_dump_1.csv"),
-    )
-    .unwrap();
-    let dumps = dumps.to_str().unwrap();
+    // What is exported and refused is removed.
+    let put = || {
+        fs::create_dir_all(&dumps).unwrap();
+        let file = dumps.join("memscope_dump_1.csv");
+        fs::copy(golden("inefficient_1.csv"), file).unwrap();
+    };
     for (words, (lost, from, warning)) in [
         (0, "null", ""),
         (3, "null", ""),
@@ -375,8 +374,9 @@ fn what_was_lost_is_not_exact() {
     .into_iter()
     .flat_map(|lacks| OF_A_RECORDING.map(|words| (words, lacks)))
     {
+        put();
         let exact = (lost, from, warning) == (0, "null", "");
-        let script = dumped(dumps, lost, from, warning);
+        let script = dumped(dumps.to_str().unwrap(), lost, from, warning);
         let args = [&["--recording", "r"][..], words].concat();
         let anyhow = with_memscoped(folder.path(), &script, &args);
         let strict = [&args[..], &["--strict", "--json"]].concat();
@@ -392,6 +392,7 @@ fn what_was_lost_is_not_exact() {
         }
         assert_eq!(strict.code, 11, "{words:?}: {}", strict.out);
         assert_eq!(strict.json()["error"]["code"], "not_exact");
+        assert_eq!(dumps.exists(), words[0] != "export", "{words:?}");
     }
 }
 

@@ -83,7 +83,7 @@ fn mark_and_record() {
     assert_eq!(recorded.code, 0, "{}", recorded.err);
     assert_eq!(std::fs::read(&file).expect("the file"), b"a recording");
     // The daemon says what could not be read for it.
-    assert_has(&recorded.out, &["is not in this: a part of it is missing"]);
+    assert_has(&recorded.out, &["not in this: a part of it is missing"]);
     std::fs::remove_file(&file).expect("the file");
     let strict = server.ctl(&["--strict", "record", "-o", path]);
     assert_eq!(strict.code, 11, "{}", strict.err);

@@ -305,7 +305,11 @@ fn executes_another_image_that_forks_at_once() {
     let folder = scratch();
     let script = folder.path().join("forks.sh");
     let program = executable("calls.c", Library::Runtime);
-    let lines = format!("#!/bin/sh\n{} <&0 &\nwait\n", program.display());
+    // A shell gives what is in the background no input of its own accord.
+    let lines = format!(
+        "#!/bin/sh\nexec 3<&0\n{} <&3 3<&- &\nwait\n",
+        program.display()
+    );
     std::fs::write(&script, lines).unwrap();
     let may_run = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, may_run).unwrap();

@@ -3,8 +3,7 @@
 use memscope_memory::file::OpenFile;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EhFrameOffset, EndianSlice, LittleEndian,
@@ -22,9 +21,6 @@ pub(crate) const MOST: u64 = 128 << 20;
 /// Most bytes of the tables of all files together.
 pub(crate) const MOST_OF_ALL: u64 = 512 << 20;
 
-/// So long a file that could not be read just then is not read again: each attempt may take as long as its file system lets a reader wait.
-pub(crate) const AGAIN: Duration = Duration::from_secs(10);
-
 /// How much room there still is for tables. All files of all processes share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(Arc<AtomicU64>);
@@ -36,12 +32,6 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Room for nothing.
-    #[cfg(test)]
-    pub fn none() -> Room {
-        Room(Arc::new(AtomicU64::new(0)))
-    }
-
     /// Takes room; it is given back when the result is dropped. `None` if there is not enough.
     fn take(&self, bytes: u64) -> Option<Taken> {
         self.0
@@ -133,21 +123,6 @@ pub enum ImageError {
     Table(gimli::Error),
 }
 
-impl ImageError {
-    /// Whether another attempt may go well, with the same file.
-    pub fn is_passing(&self) -> bool {
-        match self {
-            ImageError::NoRoom { .. } => true,
-            ImageError::Elf(error) => error.is_passing(),
-            _ => false,
-        }
-    }
-}
-
-/// It is not known yet which tables a file has.
-#[derive(Debug)]
-struct NotYet;
-
 /// One file of code.
 #[derive(Debug)]
 pub struct Image {
@@ -159,8 +134,6 @@ pub struct Image {
     /// Read when the first rule is asked for, since most of the files that a process has mapped never appear in a
     /// stack.
     tables: OnceLock<Option<Tables>>,
-    /// When they were last asked for in vain, but may be had later.
-    failed_at: Mutex<Option<Instant>>,
     room: Room,
 }
 
@@ -190,7 +163,6 @@ impl Image {
             bytes,
             build_id,
             tables: OnceLock::new(),
-            failed_at: Mutex::new(None),
             room,
         })
     }
@@ -211,43 +183,24 @@ impl Image {
     }
 
     /// The rule for an instruction, given by its address in the file's own numbering. Its kind is [`RULE_STOP`] where
-    /// the tables say nothing, or something that a rule cannot express. `None` while there is no room for the tables, or
-    /// while the file is not delivered: that must not be kept.
-    pub fn rule(&self, address: u64) -> Option<Rule> {
-        let tables = self.tables().ok()?;
-        let rule = tables.and_then(|tables| tables.find(address));
-        Some(rule.unwrap_or(STOP))
+    /// the tables say nothing, or something that a rule cannot express.
+    pub fn rule(&self, address: u64) -> Rule {
+        let rule = self.tables().and_then(|tables| tables.find(address));
+        rule.unwrap_or(STOP)
     }
 
-    /// The tables; nothing if there are none that can be read.
-    fn tables(&self) -> Result<Option<&Tables>, NotYet> {
+    fn tables(&self) -> Option<&Tables> {
         if let Some(tables) = self.tables.get() {
-            return Ok(tables.as_ref());
+            return tables.as_ref();
         }
-        let mut failed_at = self
-            .failed_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if failed_at.is_some_and(|at| at.elapsed() < AGAIN) {
-            return Err(NotYet);
-        }
-        let read = Tables::read(&self.bytes, &self.room);
-        self.keep(read, &mut failed_at)
-    }
-
-    fn keep(
-        &self,
-        read: Result<Tables, ImageError>,
-        failed_at: &mut Option<Instant>,
-    ) -> Result<Option<&Tables>, NotYet> {
-        if let Err(error) = &read {
+        let tables = Tables::read(&self.bytes, &self.room).inspect_err(|error| {
             tracing::debug!(path = %self.path.display(), %error, "code without rules");
-            if error.is_passing() {
-                *failed_at = Some(Instant::now());
-                return Err(NotYet);
-            }
+        });
+        match tables {
+            // There may be room later.
+            Err(ImageError::NoRoom { .. }) => None,
+            tables => self.tables.get_or_init(|| tables.ok()).as_ref(),
         }
-        Ok(self.tables.get_or_init(|| read.ok()).as_ref())
     }
 
     /// Size in bytes of its unwind tables that are held in memory.
@@ -615,26 +568,11 @@ mod tests {
             Image::beside("hole".as_ref(), bytes, room.clone()).unwrap()
         };
         let (first, second) = (image(), image());
-        assert!(first.tables().unwrap().is_some());
-        assert_eq!(second.rule(0x8000), None);
+        assert!(first.tables().is_some());
+        assert_eq!(second.rule(0x8000), STOP);
         assert_eq!((second.size(), first.size()), (0, (6 << 20) + 64));
         drop(first);
-        assert_eq!(second.rule(0x8000), None, "it was tried just now");
-        *second.failed_at.lock().unwrap() = Instant::now().checked_sub(AGAIN);
-        assert!(second.tables().unwrap().is_some());
-    }
-
-    #[test]
-    fn a_file_that_is_not_delivered_is_read_later() {
-        let image = Image::new("hole".as_ref(), hole(64, Some(1 << 20))).unwrap();
-        let late = || ElfError::Read(std::io::ErrorKind::TimedOut.into());
-        assert!(image.keep(Err(late().into()), &mut None).is_err());
-        assert!(image.tables().unwrap().is_some());
-        // What is wrong with the file itself stays so.
-        let image = Image::new("hole".as_ref(), hole(64, Some(1 << 20))).unwrap();
-        let none = image.keep(Err(ImageError::NoTable), &mut None).unwrap();
-        assert!(none.is_none());
-        assert_eq!(image.rule(0x8000), Some(STOP));
+        assert!(second.tables().is_some());
     }
 
     #[test]

@@ -198,9 +198,8 @@ impl ProcessCode {
         ))
     }
 
-    /// The rule for a return address; one of kind `RULE_STOP` where nothing is known about it, and none where only
-    /// nothing can be known just now (see [`Image::rule`]).
-    pub fn rule(&mut self, address: u64, images: &mut Shared) -> Option<Rule> {
+    /// The rule for a return address; one of kind `RULE_STOP` where nothing is known about it.
+    pub fn rule(&mut self, address: u64, images: &mut Shared) -> Rule {
         // The call instruction lies before the return address, and may be the last instruction of its function. So the
         // return address itself may already belong to the next function.
         let call = address.wrapping_sub(1);
@@ -210,7 +209,7 @@ impl ProcessCode {
                 bias,
                 ..
             }) => image.rule(call.wrapping_sub(*bias)),
-            _ => Some(STOP),
+            _ => STOP,
         }
     }
 
@@ -219,9 +218,7 @@ impl ProcessCode {
         let mut unwound = Unwound::default();
         let (mut pc, mut sp, mut bp) = (piece.pc, piece.sp, piece.bp);
         for _ in 0..MOST_NATIVE {
-            let Some(rule) = self.rule(pc, images) else {
-                break;
-            };
+            let rule = self.rule(pc, images);
             unwound.rules.push((pc, rule));
             if rule.kind() == RULE_END {
                 unwound.whole = true;
@@ -344,25 +341,20 @@ impl Shared {
         let facts = opened.bytes.file().facts();
         let changed = (facts.modified_s, facts.modified_ns);
         let key = ((object.device, object.inode), facts.size, changed);
-        if let Some(known) = self.images.get(&key) {
-            return (known.clone(), bias);
-        }
-        if self.images.len() >= self.most {
+        if self.images.len() >= self.most && !self.images.contains_key(&key) {
             tracing::debug!(path = object.display_path(), "too many files of code");
             return (None, 0);
         }
-        let image = match Image::beside(object.path.as_ref(), opened.bytes, self.room.clone()) {
-            Ok(image) => Some(Arc::new(image)),
-            Err(error) => {
-                tracing::debug!(path = object.display_path(), %error, "code without rules");
-                if error.is_passing() {
-                    return (None, bias);
+        let image = self.images.entry(key).or_insert_with(|| {
+            match Image::beside(object.path.as_ref(), opened.bytes, self.room.clone()) {
+                Ok(image) => Some(Arc::new(image)),
+                Err(error) => {
+                    tracing::debug!(path = object.display_path(), %error, "code without rules");
+                    None
                 }
-                None
             }
-        };
-        self.images.insert(key, image.clone());
-        (image, bias)
+        });
+        (image.clone(), bias)
     }
 
     /// Number of files that are kept.
@@ -389,7 +381,6 @@ impl Shared {
 const _: () = assert!(STACK_PAGE.is_multiple_of(8));
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -424,28 +415,5 @@ mod tests {
         ] {
             assert_eq!(step(refused), None);
         }
-    }
-
-    /// The programs would keep a rule for good, and would never ask again.
-    #[test]
-    fn there_is_no_rule_while_there_is_no_room_for_tables() {
-        let mut process = ProcessCode::new(std::process::id());
-        let address = step_record as *const () as u64 + 1;
-        let piece = Piece {
-            pc: address,
-            sp: 0,
-            bp: 0,
-            base: 0,
-            bytes: &[],
-        };
-        let mut full = Shared {
-            room: Room::none(),
-            ..Shared::default()
-        };
-        assert_eq!(process.unwind(&piece, &mut full), Unwound::default());
-        let mut shared = Shared::default();
-        process.read(&mut shared).unwrap();
-        let unwound = process.unwind(&piece, &mut shared);
-        assert_eq!(unwound.rules.len(), 1, "{unwound:?}");
     }
 }

@@ -3,7 +3,6 @@
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use memscope_memory::Owner;
 use memscope_memory::file::OpenFile;
@@ -14,7 +13,7 @@ use blazesym::symbolize::source::{self, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 
 use crate::copy::{Copy, CopyError, copy, is_compressed};
-use crate::image::{AGAIN, Image};
+use crate::image::Image;
 
 /// Names are cut off after this many bytes, since those of C++ templates can be arbitrarily long.
 const LONGEST: usize = 1024;
@@ -49,19 +48,6 @@ struct Known {
     image: Weak<Image>,
     /// Where its names are looked up; `None` if it has none that can be read.
     names: Option<Names>,
-    /// When they were asked for in vain, if they may be had later.
-    failed_at: Option<Instant>,
-}
-
-impl Known {
-    fn new(image: &Arc<Image>, names: Result<Names, CopyError>) -> Known {
-        let is_passing = matches!(&names, Err(CopyError::Elf(error)) if error.is_passing());
-        Known {
-            image: Arc::downgrade(image),
-            names: names.ok(),
-            failed_at: is_passing.then(Instant::now),
-        }
-    }
 }
 
 /// Finds the names of one file. Each file has a symbolizer of its own, because one never gives back what it has read.
@@ -203,24 +189,22 @@ impl Symbols {
     }
 
     /// What is known of this file. It is read if it is not known yet; other files give way.
-    fn known(&mut self, image: &Arc<Image>) -> Option<&Known> {
+    fn known(&mut self, image: &Arc<Image>) -> Option<&Names> {
         self.sweep();
-        self.known.retain(|known| {
-            Weak::as_ptr(&known.image) != Arc::as_ptr(image)
-                || known.failed_at.is_none_or(|at| at.elapsed() < AGAIN)
-        });
         let place = self
             .known
             .iter()
             .position(|known| Weak::as_ptr(&known.image) == Arc::as_ptr(image));
         let known = match place {
             Some(place) => self.known.remove(place),
-            None => {
-                let names = Names::of(image).inspect_err(|error| {
-                    tracing::debug!(path = %image.path.display(), %error, "no symbols");
-                });
-                Known::new(image, names)
-            }
+            None => Known {
+                image: Arc::downgrade(image),
+                names: Names::of(image)
+                    .inspect_err(|error| {
+                        tracing::debug!(path = %image.path.display(), %error, "no symbols");
+                    })
+                    .ok(),
+            },
         };
         self.known.push(known);
         let mut size = self.size();
@@ -228,23 +212,17 @@ impl Symbols {
             self.known.remove(0);
             size = self.size();
         }
-        self.known.last()
+        self.known.last()?.names.as_ref()
     }
 
     /// Names for addresses of one file, which are given in its own numbering: one result for each address, in the same
-    /// order. Where nothing is known the only function has an empty name. `None` where only the file is not delivered
-    /// just now: the same may be asked later.
-    pub fn name(&mut self, image: &Arc<Image>, addresses: &[u64]) -> Option<Vec<Named>> {
+    /// order. Where nothing is known the only function has an empty name.
+    pub fn name(&mut self, image: &Arc<Image>, addresses: &[u64]) -> Vec<Named> {
         let nothing = || Named {
             functions: vec![Function::default()],
         };
-        let none = || Some(addresses.iter().map(|_| nothing()).collect());
-        let names = match self.known(image) {
-            Some(known) if known.failed_at.is_some() => return None,
-            Some(Known {
-                names: Some(names), ..
-            }) => names,
-            _ => return none(),
+        let Some(names) = self.known(image) else {
+            return addresses.iter().map(|_| nothing()).collect();
         };
         let mut elf = source::Elf::new(&names.path);
         elf.debug_syms = true;
@@ -255,10 +233,10 @@ impl Symbols {
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!(path = %image.path.display(), %error, "no symbols");
-                return none();
+                return addresses.iter().map(|_| nothing()).collect();
             }
         };
-        let named = found
+        found
             .into_iter()
             .map(|symbol| match symbol {
                 Symbolized::Sym(symbol) => {
@@ -273,28 +251,6 @@ impl Symbols {
                 }
                 Symbolized::Unknown(_) => nothing(),
             })
-            .collect();
-        Some(named)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_a_file_that_is_not_delivered_are_looked_for_later() {
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let bytes = FileBytes::new(file).unwrap();
-        let image = Arc::new(Image::new("program".as_ref(), bytes).unwrap());
-        let mut symbols = Symbols::default();
-        let late = memscope_site::elf::ElfError::Read(std::io::ErrorKind::TimedOut.into());
-        symbols.known.push(Known::new(&image, Err(late.into())));
-        assert_eq!(symbols.name(&image, &[0]), None);
-        symbols.known[0].failed_at = Instant::now().checked_sub(AGAIN);
-        let named = symbols.name(&image, &[0]).unwrap();
-        assert_eq!(named.len(), 1);
-        assert!(symbols.known[0].names.is_some());
+            .collect()
     }
 }

@@ -63,7 +63,6 @@ fn named(library: &Path, before: impl FnOnce()) -> Vec<Function> {
     before();
     Symbols::default()
         .name(&image.unwrap(), &[offset])
-        .unwrap()
         .remove(0)
         .functions
 }
@@ -124,7 +123,7 @@ fn image(library: &Path) -> (Arc<Image>, u64) {
 }
 
 fn name(symbols: &mut Symbols, (image, address): &(Arc<Image>, u64)) -> String {
-    let mut named = symbols.name(image, &[*address]).unwrap();
+    let mut named = symbols.name(image, &[*address]);
     named.remove(0).functions.pop().unwrap().name
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Frees {
 struct Known {
     /// Whether the probe on the call of `record_trace` in `free_block` was removed: what it still tells is told by others.
     settled: bool,
-    /// Before that: the block whose completion was told last for a thread.
+    /// The block whose completion was told last for a thread.
     told: Latest<u64>,
     /// Before that: the requests that are the last record of a thread, if the free is expected to complete at once.
     open: Open,
@@ -135,17 +135,22 @@ impl Frees {
     /// free before its request told of both, and complete it only now: this appends what nobody else will tell. On older kernels
     /// the probe goes on for a moment; what it still tells is dropped.
     pub fn settle(&mut self, process: u32, now_ns: u64, batch: &mut Vec<u8>) {
-        let settled = Known {
-            settled: true,
-            ..Known::default()
-        };
-        let before = self.processes.insert(process, settled).unwrap_or_default();
-        for (_, request) in before.open.requests.of.values() {
+        let known = self.processes.entry(process).or_default();
+        known.settled = true;
+        let open = std::mem::take(&mut known.open);
+        for (_, request) in open.requests.of.values() {
             let first = batch.len();
             append_completion(request, batch);
             set(batch, first + TIME, now_ns.to_ne_bytes());
             // It is not one of those that the programs have counted.
             set(batch, first + SEQUENCE, [0; 8]);
+        }
+    }
+
+    /// The layout of another allocator is searched for: the probe that tells of each completion is there again.
+    pub fn unsettle(&mut self, process: u32) {
+        if let Some(known) = self.processes.get_mut(&process) {
+            known.settled = false;
         }
     }
 
@@ -195,14 +200,10 @@ impl Frees {
         if flags & TRACE_COMPLETES != 0 {
             set(batch, first + FLAGS, [flags & !TRACE_COMPLETES]);
             append_completion(record, batch);
-            if !known.settled {
-                known.told.insert(tid, addr);
-            }
+            known.told.insert(tid, addr);
             return;
         }
-        if !known.settled {
-            known.told.remove(tid);
-        }
+        known.told.remove(tid);
         if flags & TRACE_EXPECTED != 0 {
             // The programs rely on that probe, as when the allocator of another library came.
             known.settled = false;
@@ -234,9 +235,7 @@ impl Frees {
                 set(batch, first + POOL, pool);
                 now |= TRACE_HAS_POOL;
             }
-            if !known.settled {
-                known.told.insert(tid, addr);
-            }
+            known.told.insert(tid, addr);
         }
         set(batch, first + FLAGS, [now]);
     }

@@ -113,7 +113,6 @@ struct ToName {
 
 impl ToName {
     fn done(mut self, symbols: &mut Symbols, keeper: &KeeperHandle) {
-        let mut later = Vec::new();
         for (image, file) in self.files {
             let found = guarded("finding names of functions", || {
                 crate::panics::if_a_test_wants_it("symbols");
@@ -121,11 +120,6 @@ impl ToName {
             });
             let Some(found) = found else {
                 *symbols = Symbols::default();
-                continue;
-            };
-            let Some(found) = found else {
-                let names = file.places.iter().filter_map(|at| self.names.get(*at));
-                later.extend(names.map(|name| name.address));
                 continue;
             };
             for (place, named) in file.places.into_iter().zip(found) {
@@ -142,17 +136,10 @@ impl ToName {
                 }
             }
         }
-        self.names.retain(|name| !later.contains(&name.address));
         let _ = keeper.send(Command::Named {
             process: self.process,
             names: self.names,
         });
-        if !later.is_empty() {
-            let _ = keeper.send(Command::Unnamed {
-                process: self.process,
-                addresses: later,
-            });
-        }
     }
 }
 

@@ -328,6 +328,7 @@ impl Tracer {
                 reading: false,
                 read_again: false,
                 is_copy: false,
+                reading_began_ns: 0,
                 holds_nothing: false,
                 baseline: None,
                 retry: None,

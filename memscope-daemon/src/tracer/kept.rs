@@ -182,6 +182,7 @@ impl KeptProcess {
             reading: _,
             read_again: _,
             is_copy,
+            reading_began_ns: _,
             holds_nothing: _,
             baseline,
             retry: _,

@@ -17,6 +17,7 @@ use memscope_structure::{Change, ChangeKind};
 
 use super::outcome::ReadingOutcome;
 use super::{Order, Tracer};
+use crate::clock;
 use crate::keeper::{Command, KeeperHandle};
 use crate::structures::{Outcome, Outside, Wanted};
 use crate::works;
@@ -39,9 +40,16 @@ impl Tracer {
     /// Begins a reading, unless the process has no pool to read. If a reading is under way, another one follows it,
     /// since the structures may have been read already. Returns whether a reading is under way now.
     pub(super) fn start_reading(&mut self, pid: u32) -> bool {
-        // At level `segments` nothing is read, so that what was not seen does not count.
-        let empty = self.traced.values();
-        let empty = empty.filter(|one| one.holds_nothing || one.level == Level::Segments);
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        let started = self.traced.get(&pid).map(|one| one.facts.start_ticks);
+        let started_ns = started.map_or(u64::MAX, |ticks| (ticks + 1).saturating_mul(tick_ns));
+        let empty = self.traced.values().filter(|one| match one.level {
+            // Nothing is read at this level, so that what was there before the attach is not known.
+            Level::Segments => one.facts.from_start,
+            // What came after the last reading is not seen, and this process may have been forked then.
+            Level::Read => one.holds_nothing && one.reading_began_ns > started_ns,
+            Level::Blocks | Level::Trace => one.holds_nothing,
+        });
         let empty: HashSet<u32> = empty.map(|one| one.pid).collect();
         let Some(traced) = self.traced.get_mut(&pid) else {
             return false;
@@ -58,6 +66,7 @@ impl Tracer {
             return false;
         };
         traced.reading = true;
+        traced.reading_began_ns = clock::boot_ns();
         let file = traced.allocator_file.as_ref();
         let wanted = Wanted {
             pointer,

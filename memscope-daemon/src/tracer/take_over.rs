@@ -201,6 +201,7 @@ impl Tracer {
             reading: false,
             read_again: false,
             is_copy: process.is_copy,
+            reading_began_ns: 0,
             holds_nothing: false,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,

@@ -93,6 +93,8 @@ pub struct Traced {
     pub read_again: bool,
     /// The last reading found that the structures of its allocator are a copy of its parent's, which holds the memory.
     pub is_copy: bool,
+    /// When the last reading began, boot-time nanoseconds.
+    pub reading_began_ns: u64,
     /// The last reading found nothing: its allocator had not taken any memory.
     pub holds_nothing: bool,
     /// What the first reading found.

@@ -74,10 +74,3 @@ pub enum ElfError {
     #[error("it cannot be read")]
     Read(#[from] io::Error),
 }
-
-impl ElfError {
-    /// Whether the file was only not delivered in time: its file system may answer later.
-    pub fn is_passing(&self) -> bool {
-        matches!(self, ElfError::Read(source) if source.kind() == io::ErrorKind::TimedOut)
-    }
-}

@@ -254,14 +254,17 @@ fn what_a_removed_probe_still_tells_is_told_already() {
         frees.take(PROCESS, &again, &mut batch);
     }
     assert_eq!(told(&batch), told(&once));
-    // Where another library's allocator is searched, the probe is there again.
-    batch.clear();
-    let request = record(1, FREE_REQUESTED, 0x1000, TRACE_EXPECTED, 4);
-    frees.take(PROCESS, &request, &mut batch);
-    let completed = record(1, FREE_COMPLETED, 0x1000, TRACE_EXPECTED, 5);
-    frees.take(PROCESS, &completed, &mut batch);
-    let actions: Vec<i32> = told(&batch).iter().map(|one| one.0).collect();
-    assert_eq!(actions, [FREE_REQUESTED, FREE_COMPLETED]);
+    // Where another library's allocator is searched, the probe is there again. As long as its layout is not known, no request says so.
+    frees.unsettle(PROCESS);
+    for (tid, flags) in [(3, 0), (1, TRACE_EXPECTED)] {
+        batch.clear();
+        let request = record(tid, FREE_REQUESTED, 0x1000, flags, 4);
+        frees.take(PROCESS, &request, &mut batch);
+        let completed = record(tid, FREE_COMPLETED, 0x1000, TRACE_EXPECTED, 5);
+        frees.take(PROCESS, &completed, &mut batch);
+        let actions: Vec<i32> = told(&batch).iter().map(|one| one.0).collect();
+        assert_eq!(actions, [FREE_REQUESTED, FREE_COMPLETED]);
+    }
 }
 
 /// What a thread does between two changes of how frees are told.

@@ -173,6 +173,25 @@ fn a_dump_and_a_recording_are_not_asked_at_once() {
     }
 }
 
+/// Nobody writes into it, and what was read of it would be gone.
+#[test]
+fn a_pipe_is_not_imported() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let out = folder.path().join("run.mscope");
+    let answer = ask(&[
+        "import",
+        pipe.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+    ]);
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    assert!(answer.err.contains("pipe"), "{}", answer.err);
+    assert!(!out.exists());
+}
+
 #[test]
 fn two_dumps_compared() {
     let folder = tempfile::tempdir().unwrap();

@@ -128,6 +128,13 @@ fn files_that_cannot_be_written() {
     let answer = server.ctl(&["snapshot", "-o", "/dev/stdout"]);
     assert_eq!(answer.code, 0, "{}", answer.err);
     assert!(!answer.out.is_empty());
+    let answer = server.ctl(&["record", "-o", "/dev/stdout"]);
+    assert_eq!(
+        (answer.code, answer.out.as_str()),
+        (0, "a recording"),
+        "{}",
+        answer.err
+    );
 }
 
 #[test]

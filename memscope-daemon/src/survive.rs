@@ -105,7 +105,11 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
     let position = resumed.as_ref().map(|one| one.ring_position);
     let is_resumed = resumed.is_some();
     let (epoch, journal, decoder, ledger) = match resumed {
-        Some(one) => (one.epoch, Some(one.journal), one.decoder, one.ledger),
+        Some(mut one) => {
+            // It has the limits of the one before.
+            one.ledger.set_config(ledger_config);
+            (one.epoch, Some(one.journal), one.decoder, one.ledger)
+        }
         None => {
             let epoch = clock::boot_ns();
             let journal = new_journal(config, epoch, &boot, &mut words)?;

@@ -448,7 +448,9 @@ fn what_it_keeps_is_for_nobody_else() {
 #[test]
 fn triggers_are_there_again_and_fire_once() {
     let bpffs = BpfFs::mount();
-    let mut daemon = with_pins(&bpffs);
+    let pins = bpffs.pins();
+    let pins = pins.to_str().unwrap();
+    let mut daemon = Daemon::with(&["--pin-dir", pins, "--snapshot-pause", "0"]);
     let mut torch = Torch::start(&[]);
     torch.ask("init");
     daemon.attach(torch.pid(), "trace");
@@ -472,7 +474,7 @@ fn triggers_are_there_again_and_fire_once() {
         let trigger = next.trigger(trigger);
         assert_eq!(number(&trigger["watching"]), 1, "{trigger:#}");
     }
-    // It falls and comes again, later than a trigger rests.
+    // It falls and comes again.
     torch.ask("free big");
     next.stats(torch.pid());
     torch.ask("alloc big 20000000");

@@ -9,8 +9,8 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::process;
-use crate::setup::chart;
 use crate::setup::mode::Mode;
+use crate::setup::{self, chart};
 
 /// What to do.
 #[derive(Args, Clone, Default)]
@@ -34,9 +34,11 @@ const MONITORING: [&str; 3] = ["podmonitor.yaml", "prometheusrule.yaml", "dashbo
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
+    let alone = setup::alone()?;
     if !chart::ensure(Mode::Install)? {
         bail!("the chart cannot be rendered");
     }
+    drop(alone);
     let root = process::root();
     let text = process::output(
         Command::new(chart::python())

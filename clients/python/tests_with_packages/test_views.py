@@ -172,12 +172,17 @@ class Cells(unittest.TestCase):
         self.assertNotIn("were found", summary)
 
     def test_a_stack_that_the_first_answer_had_no_room_for(self):
-        before = {"cell.py": (8, 1, 8, 1), "pushed.py": None}
-        after = {"cell.py": (18, 2, 8, 1), "pushed.py": (90, 9, 10, 1)}
+        before = {"other.py": (8, 1, 8, 1), "pushed.py": None}
+        after = {"other.py": (18, 2, 8, 1), "pushed.py": (90, 9, 10, 1), "cell.py": (7, 1, 7, 1)}
+        # The cell runs for the first time.
         rows, summary = self.measured(before, after)
-        self.assertEqual(rows, {3: (10, 1, 10, 1, 0)})
+        self.assertEqual(rows, {3: (7, 1, 0, 0, 7), "f other.py:3": (10, 1, 10, 1, 0)})
         self.assertIn("1 stacks were not in the answer before the code ran", summary)
         self.assertNotIn("were found", summary)
+        # It ran before, and what it had then may not have had room.
+        rows, summary = self.measured({"cell.py": (1, 1, 0, 0), **before}, {**after, "cell.py": (8, 2, 7, 1)})
+        self.assertEqual(rows[3], (7, 1, 0, 0, 7))
+        self.assertIn("1 stacks were", summary)
 
     def test_the_peak_between_readings_is_not_known(self):
         def stats(level, sequence, **peak):

@@ -145,11 +145,11 @@ table! {
         peak_time: Time,
         /// The part of `allocated_bytes` that was there before the attach.
         baseline_bytes: i64,
-        /// Blocks that came since the attach.
+        /// Blocks that came since the attach; null where level `segments` does not show the pool.
         alloc_count: i64,
-        /// Blocks that went since the attach.
+        /// Blocks that went since the attach; null where level `segments` does not show the pool.
         free_count: i64,
-        /// Allocations that failed because the device was full.
+        /// Allocations that failed because the device was full; null where level `segments` does not show the pool.
         oom_count: i64,
         /// Memory of the device.
         total_bytes: i64,

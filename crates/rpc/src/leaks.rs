@@ -7,13 +7,13 @@ use prost::Message;
 /// come on top.
 const MOST_BYTES_OF_LEAKS: usize = 3 << 20;
 /// Lines may take so many of them: they say less of each block than groups do, but there are fewer of them.
-const MOST_BYTES_OF_LINES: usize = MOST_BYTES_OF_LEAKS / 2;
+const BYTES_OF_LINES: usize = MOST_BYTES_OF_LEAKS / 2;
 /// Largest number of bytes of a row's tag and length.
 const ROW: usize = 6;
 
 /// Leaves out the last lines and groups of an answer that has no room for all.
 pub(crate) fn bounded(answer: &mut v1::LeaksResponse) {
-    let (lines, taken) = fitting(&answer.lines, MOST_BYTES_OF_LINES);
+    let (lines, taken) = fitting(&answer.lines, BYTES_OF_LINES);
     answer.omitted_lines += (answer.lines.len() - lines) as u64;
     answer.lines.truncate(lines);
     let (groups, _) = fitting(&answer.groups, MOST_BYTES_OF_LEAKS - taken);

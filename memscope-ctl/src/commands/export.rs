@@ -160,10 +160,10 @@ pub(crate) async fn files_of(
     let unread = recorded_to(&client, &mut target).await?;
     target.finish()?;
     let mut made = dump(&file, format, pid, output).await?;
-    // Most of it left a gap in the copy, and is told already.
-    if made.warnings.is_empty() {
-        made.warnings = unread;
-    }
+    // What left a gap in the copy may be told already.
+    let untold = |warning: &String| !made.warnings.contains(warning);
+    let untold: Vec<String> = unread.into_iter().filter(untold).collect();
+    made.warnings.extend(untold);
     Ok(made)
 }
 

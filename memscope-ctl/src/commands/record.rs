@@ -4,6 +4,7 @@ use super::export::{HISTORY, damaged, unread};
 use super::run::Run;
 use crate::failure::{Exit, Failure, not_exact};
 use crate::file::{Target, recorded_to};
+use crate::output;
 use crate::session::Session;
 use crate::units;
 use memscope_proto::v1::CoverageNote;
@@ -44,7 +45,13 @@ impl Run for Record {
             not_exact(&notes, &[HISTORY])?;
         }
         let bytes = target.bytes();
-        target.finish()?;
+        if target.finish()?.is_none() {
+            // The recording itself went where this would go.
+            if !warnings.is_empty() {
+                output::note(unread(&warnings).trim_end());
+            }
+            return Ok(Exit::Done);
+        }
         let file = self.output.display().to_string();
         let recorded = Recorded {
             file,

@@ -237,7 +237,7 @@ impl Writer {
                     self.shelf.skip(*trigger, "failed");
                 }
                 let text = format!(
-                    "{} that triggers took could not be written within {} s and will be missing",
+                    "{} that triggers took could not be written within {} s and may be missing",
                     match waiting.len() {
                         1 => "a snapshot".to_owned(),
                         count => format!("{count} snapshots"),

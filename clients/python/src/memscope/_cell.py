@@ -221,14 +221,16 @@ class Measured:
         """The rows, how many bytes more than before live that were not seen to come, and of how many stacks it is not known what they
         had before."""
         found_bytes = unknown = 0
+        # What was not in the answer before may not have had room in it, but for the lines of code that had not run before.
+        has_run = any(where == file for _, found, _ in self._stacks for _, where, _ in found)
         sums: dict[tuple[Any, int | None, str | None], list[int]] = {}
         nothing = (0, 0, 0, 0, 0)
         for key in stacks.keys() | self._stacks.keys():
             if omitted and key not in stacks:
                 # It may be one of those that did not fit into the answer: nothing is known of what it did.
                 continue
-            if self._omitted and key not in self._stacks:
-                # Nor did it perhaps fit into the answer before.
+            is_new = not has_run and any(where == file for _, where, _ in key[1])
+            if self._omitted and key not in self._stacks and not is_new:
                 unknown += 1
                 continue
             now, before = stacks.get(key, nothing), self._stacks.get(key, nothing)

@@ -278,7 +278,7 @@ impl Groups {
             if self.tick > 0 {
                 self.earlier = self.number_of_tick().saturating_add(1);
                 for group in &mut self.groups {
-                    group.freed = (0, 0);
+                    group.freed.1 = 0;
                 }
             }
         }
@@ -417,9 +417,10 @@ impl Groups {
         if let Some(group) = group {
             group.floor.went(&self.clock, 1);
             group.steps.went(&self.ticks, 1);
+            group.freed.0 += 1;
             if let Some(born) = place.tick.checked_sub(self.earlier) {
                 let lived = (self.tick as u32).saturating_sub(born);
-                group.freed = (group.freed.0 + 1, group.freed.1.max(lived));
+                group.freed.1 = group.freed.1.max(lived);
             }
             group.touched_ns = time_ns;
             group.left = left;
@@ -684,13 +685,13 @@ mod tests {
         assert_eq!(freed(&groups), Some((1, 100)));
         let early = groups.join(2, key(1));
         groups.tick(1, 2);
-        assert_eq!(freed(&groups), Some((0, 0)));
+        assert_eq!(freed(&groups), Some((1, 0)));
         let late = groups.join(3, key(1));
         groups.tick(3, 2);
         groups.leave(4, early);
-        assert_eq!(freed(&groups), Some((0, 0)));
+        assert_eq!(freed(&groups), Some((2, 0)));
         groups.leave(4, late);
-        assert_eq!(freed(&groups), Some((1, 2)));
+        assert_eq!(freed(&groups), Some((3, 2)));
     }
 
     fn of_stack(size: u64, stack: StackIndex) -> GroupKey {

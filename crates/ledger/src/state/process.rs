@@ -114,8 +114,7 @@ impl Process {
     pub(crate) fn restored(&mut self) {
         self.stacks.index_contents();
         self.groups.restored();
-        let now = self.steps.coming();
-        self.steps.survivors.not_after(now);
+        self.steps.restored();
     }
 
     /// Takes in what NVML says of one of its devices.

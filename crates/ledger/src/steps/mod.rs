@@ -408,9 +408,7 @@ impl Steps {
                 devices: levels,
             });
         }
-        if self.source == StepSource::Backward {
-            self.backward.look(&self.rows);
-        }
+        self.look_at_passes();
         self.from_ns = time_ns;
         self.last_ns = time_ns;
     }
@@ -497,6 +495,31 @@ impl Steps {
             _ if self.ranges => Some((self.ticks - u64::from(self.open.is_some()), 1.0)),
             _ => Some((self.told.count(), 1.0)),
         }
+    }
+
+    /// What a state that an older memscope wrote does not have is found in its rows.
+    pub(crate) fn restored(&mut self) {
+        self.look_at_passes();
+        let now = self.coming();
+        self.survivors.not_after(now);
+    }
+
+    /// Looks for the number of backward passes in a step, where steps are counted by them.
+    fn look_at_passes(&mut self) {
+        if self.source != StepSource::Backward {
+            return;
+        }
+        let recent = self.rows.len().saturating_sub(passes::LOOKED_AT);
+        let recent = self.rows.iter().skip(recent).map(|row| {
+            let devices = row.devices.iter();
+            let allocated = devices.map(|(_, pool, driver)| {
+                let levels = pool.or(*driver).unwrap_or_default();
+                (levels.allocs, levels.allocated_bytes)
+            });
+            allocated.collect()
+        });
+        let recent: Vec<Vec<(u64, u64)>> = recent.collect();
+        self.backward.look(&recent);
     }
 
     /// Backward passes per step; 1 where steps are not counted by them.

@@ -1,7 +1,7 @@
 //! The bound of the journal: which segments there are, and which are removed first.
 
 use crate::journal::error::JournalError;
-use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED};
+use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED, remove_if_there};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -27,14 +27,6 @@ pub(crate) struct SegmentFile {
 pub(crate) fn remove(segment: &Path) -> io::Result<()> {
     remove_if_there(&segment.with_extension(CHECKPOINT))?;
     fs::remove_file(segment)
-}
-
-/// Removes a file. A file that does not exist is no error.
-pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Bytes of segments and checkpoints: those of the current epoch, those that earlier epochs keep as their share, and

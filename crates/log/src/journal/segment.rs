@@ -2,8 +2,7 @@
 
 use crate::journal::error::JournalError;
 use crate::journal::format::{SEGMENT_HEADER, SegmentHeader};
-use crate::journal::retain::remove_if_there;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -14,6 +13,14 @@ pub(crate) const ENDING: &str = "msj";
 pub(crate) const CHECKPOINT: &str = "msc";
 /// Last extension of a file that is not complete yet.
 pub(crate) const UNFINISHED: &str = "new";
+
+/// Removes a file. A file that does not exist is no error.
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
 
 /// Takes disk space. Tests simulate a full disk with an implementation of their own.
 pub(crate) trait Space: Send + Sync {

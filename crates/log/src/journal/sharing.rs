@@ -2,7 +2,7 @@
 
 use crate::journal::checkpoint::Shares;
 use crate::journal::retain;
-use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED};
+use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED, remove_if_there};
 use crate::journal::share::{Content, MakeRoom, next_step};
 use crate::journal::tally::Tally;
 use crate::journal::thin::Thinning;
@@ -187,7 +187,7 @@ impl Sharing {
         let placed = new.with_extension("");
         std::fs::rename(new, &placed)?;
         // The new file contains the checkpoint.
-        retain::remove_if_there(&placed.with_extension(CHECKPOINT))?;
+        remove_if_there(&placed.with_extension(CHECKPOINT))?;
         self.contents.insert(*first, content);
         for index in others {
             self.contents.remove(index);

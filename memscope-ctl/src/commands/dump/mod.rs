@@ -334,8 +334,11 @@ impl Run for Compare {
     }
 }
 
-/// Whether a file begins as pickles do.
+/// Whether a file begins as pickles do. A pipe is none: what is read of it is gone.
 fn is_pickle(file: &Path) -> bool {
+    if !std::fs::metadata(file).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
     let mut first = [0];
     let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut first));
     read.is_ok() && first == [0x80]

@@ -98,6 +98,9 @@ fn peer(odd: &Odd) -> Option<usize> {
     alike.or_else(|| places.get(places.len() / 2).copied())
 }
 
+/// Stacks that are asked for of a rank, so that the answer is as small as a fleet's are taken.
+const STACKS: u32 = 1_000;
+
 /// What a rank holds.
 async fn stacks(
     fleet: &Fleet,
@@ -116,6 +119,7 @@ async fn stacks(
                 ..v1::StackView::default()
             }),
             by: v1::StackGrouping::Stack.into(),
+            limit: STACKS,
             ..v1::StacksRequest::default()
         };
         let call = async |mut rpc: Rpc, request| rpc.stacks(request).await;

@@ -67,7 +67,10 @@ impl Run for Ranks {
                 let cut = fleet::not_asked(each, "ranks", RANKS_MOST);
                 let refused = fleet::refused(refused(&replies).collect());
                 let told = replies.told();
-                output::text(&format!("{}{told}{refused}{cut}", table::text(&jobs)))
+                output::text(&format!(
+                    "{}{told}{refused}{cut}",
+                    table::text(&jobs, self.job.as_deref())
+                ))
             }
         })?;
         if let Some(path) = &self.flamegraph {

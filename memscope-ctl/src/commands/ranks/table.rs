@@ -17,10 +17,16 @@ const RANGES: usize = 6;
 /// Share of a level within which ranks are summed up in one line.
 const ALIKE: f64 = 0.02;
 
-/// All jobs, one after the other.
-pub(super) fn text(jobs: &[Job]) -> String {
+/// All jobs, one after the other; of one job where only that was asked for.
+pub(super) fn text(jobs: &[Job], wanted: Option<&str>) -> String {
     if jobs.is_empty() {
-        return "No traced process is a rank of a job: none was started with RANK, SLURM_PROCID or their like.\n".to_owned();
+        return match wanted {
+            Some(job) => format!(
+                "No traced process that was asked about is a rank of the job {}.\n",
+                plain(job)
+            ),
+            None => "No traced process is a rank of a job: none was started with RANK, SLURM_PROCID or their like.\n".to_owned(),
+        };
     }
     let each: Vec<String> = jobs.iter().map(of_job).collect();
     each.join("\n")

@@ -10,6 +10,8 @@ use memscope_proto::v1;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tonic::Streaming;
@@ -52,6 +54,17 @@ impl Target {
             Some(path) => Self::file(path).map_err(|source| cannot_write(path, source))?,
         };
         Ok(Target { kind, bytes: 0 })
+    }
+
+    /// Whether it is where answers are printed, by whatever name.
+    pub(crate) fn is_stdout(&self) -> bool {
+        let Kind::Special(out, _) = &self.kind else {
+            return matches!(self.kind, Kind::Stdout(_));
+        };
+        let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+        let place = |file: &File| file.metadata().map(|about| (about.dev(), about.ino())).ok();
+        let printed = stdout.ok().and_then(|stdout| place(&stdout));
+        printed.is_some() && place(out.get_ref()) == printed
     }
 
     /// Number of bytes written so far.

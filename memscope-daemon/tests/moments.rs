@@ -407,7 +407,7 @@ fn journal_with_states(dir: &std::path::Path) -> (std::path::PathBuf, u64, u64) 
     (journal.epoch_dir().to_owned(), last, block)
 }
 
-/// A memscoped that goes on where another one was, or that answers from its recording, has the limits that it was told.
+/// A memscoped that goes on where another one was has the limits that it was told. One that answers from a recording cuts nothing of it.
 #[test]
 fn limits_are_those_of_who_reads_a_state() {
     let dir = tempfile::tempdir().unwrap();
@@ -419,14 +419,16 @@ fn limits_are_those_of_who_reads_a_state() {
             ..LedgerConfig::default()
         };
         let replayed = match until {
-            Some(until) => replay_until(&folder, config, until, None),
-            None => replay_left(&folder, config),
+            Some(until) => replay_until(&folder, config.clone(), until, None),
+            None => replay_left(&folder, config.clone()),
         };
         let mut ledger = replayed.unwrap().ledger;
         let entries = |ledger: &Ledger, process| {
             let kept = ledger.kept(ProcessHandle(process)).unwrap();
             kept.trace_entries
         };
+        assert!(entries(&ledger, 1) > 3);
+        ledger.set_config(config);
         assert_eq!(entries(&ledger, 1), 3);
         ledger.apply(&event(last + 1, 1, Body::Detached));
         let other = Body::Attached(Box::new(ProcessFacts {

@@ -101,7 +101,7 @@ class Cells(unittest.TestCase):
         self.assertEqual(omitted, 0)
         self.assertEqual(found, {(None, (("f", "cell.py", 2),), None): (7, 2, 8, 3, 0)})
 
-    def measured(self, before, after):
+    def measured(self, before, after, has_run=True):
         """The rows of a cell's table, by place, and what is said beside it. The stacks are as daemons tell of them: for each what came since
         the attach, what lives, and how many blocks these are; `None` for one that does not fit into the answer."""
 
@@ -139,7 +139,7 @@ class Cells(unittest.TestCase):
             peaks.return_value.largest, peaks.return_value.missed = {}, 0
             cell = _cell.Measured(held, 7)
             daemon.stacks_now = after
-            view = cell.end("cell 1", "cell.py", lambda line: f"line {line}")
+            view = cell.end("cell 1", "cell.py", has_run, lambda line: f"line {line}")
         rows = {row["place"] or row["line"]: row for row in view.table.to_pylist()}
         columns = ("came_bytes", "came_count", "went_bytes", "went_count", "left_bytes")
         # All that shows it copes with what it has.
@@ -175,14 +175,14 @@ class Cells(unittest.TestCase):
         before = {"other.py": (8, 1, 8, 1), "pushed.py": None}
         after = {"other.py": (18, 2, 8, 1), "pushed.py": (90, 9, 10, 1), "cell.py": (7, 1, 7, 1)}
         # The cell runs for the first time.
-        rows, summary = self.measured(before, after)
+        rows, summary = self.measured(before, after, has_run=False)
         self.assertEqual(rows, {3: (7, 1, 0, 0, 7), "f other.py:3": (10, 1, 10, 1, 0)})
         self.assertIn("1 stacks were not in the answer before the code ran", summary)
         self.assertNotIn("were found", summary)
         # It ran before, and what it had then may not have had room.
-        rows, summary = self.measured({"cell.py": (1, 1, 0, 0), **before}, {**after, "cell.py": (8, 2, 7, 1)})
-        self.assertEqual(rows[3], (7, 1, 0, 0, 7))
-        self.assertIn("1 stacks were", summary)
+        rows, summary = self.measured(before, after)
+        self.assertEqual(rows, {"f other.py:3": (10, 1, 10, 1, 0)})
+        self.assertIn("2 stacks were", summary)
 
     def test_the_peak_between_readings_is_not_known(self):
         def stats(level, sequence, **peak):
@@ -216,7 +216,8 @@ class Cells(unittest.TestCase):
             self.assertEqual(_magic._lines(cell, transformed), lines)
 
     def test_a_peak_that_is_not_known(self):
-        self.assertEqual(_magic._most(v1.DeviceStats(peak_allocated_bytes=4096)), "most 4,096")
+        told = _magic._most(v1.DeviceStats(peak_allocated_bytes=4096))
+        self.assertEqual(told, "most 4,096 allocated since the attach")
         self.assertNotIn("0", _magic._most(v1.DeviceStats()))
 
 

@@ -45,7 +45,9 @@ impl Run for Record {
             not_exact(&notes, &[HISTORY])?;
         }
         let bytes = target.bytes();
-        if target.finish()?.is_none() {
+        let is_printed = target.is_stdout();
+        target.finish()?;
+        if is_printed {
             // The recording itself went where this would go.
             if !warnings.is_empty() {
                 output::note(unread(&warnings).trim_end());

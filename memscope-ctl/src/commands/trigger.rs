@@ -44,7 +44,8 @@ profiler, a name) fires when it ends; one that only the pattern of the allocatio
 40 ms of that.
 
 A trigger for one process ends with the process; while that is detached it waits. Triggers
-that are added here end with the daemon; memscoped --snapshot-when has them from its start.
+that are added here are there again when memscoped is started again, those for one process
+where it goes on with the process; memscoped --snapshot-when has others from its start.
 
 Examples:
   memscope-ctl trigger add 'reserved > 30GiB'

@@ -35,7 +35,6 @@ impl Keeper {
         };
         search.slot.want_registers(search.search.wants_registers());
         self.calibrating.insert(process, search);
-        self.frees.unsettle(process.0);
     }
 
     pub(super) fn calibration_event(&mut self, event: &Event, record: &[u8]) {

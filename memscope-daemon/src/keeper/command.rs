@@ -120,6 +120,11 @@ pub enum Command {
         /// Handle of the process.
         process: ProcessHandle,
     },
+    /// That call gets a probe again, in the library of another allocator.
+    FreesUnsettled {
+        /// Handle of the process.
+        process: ProcessHandle,
+    },
     /// Read what is left of a process's records, and drop its slot.
     Unwatch {
         /// Handle of the process.

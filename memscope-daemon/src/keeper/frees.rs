@@ -147,7 +147,7 @@ impl Frees {
         }
     }
 
-    /// The layout of another allocator is searched for: the probe that tells of each completion is there again.
+    /// Another library has the allocator: the probe that tells of each completion is there again.
     pub fn unsettle(&mut self, process: u32) {
         if let Some(known) = self.processes.get_mut(&process) {
             known.settled = false;

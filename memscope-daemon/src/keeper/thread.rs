@@ -352,6 +352,7 @@ impl Keeper {
                 self.frees.settle(process.0, clock::boot_ns(), &mut untold);
                 self.take(&untold);
             }
+            Command::FreesUnsettled { process } => self.frees.unsettle(process.0),
             Command::Unwatch { process, done } => {
                 self.read_everything();
                 self.tell_losses();

@@ -99,6 +99,10 @@ impl Tracer {
             if pid == own || is_known || !rule.matches(pid) {
                 continue;
             }
+            if matches!(asked, Asked::Now) {
+                // Whoever asks for it gets it, also where somebody has detached it before and it has nothing to trace yet.
+                self.let_be.remove(&pid);
+            }
             match self.attach_matching(&rule, pid) {
                 Ok(one) => attached.push(one),
                 // The process is not this caller's, has ended, or has nothing to trace: it is no match after all.

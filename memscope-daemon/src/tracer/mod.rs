@@ -161,7 +161,7 @@ pub struct Tracer {
     traced: BTreeMap<u32, Traced>,
     /// Processes that were given up because they took too much of the daemon's memory, with the times of their starts.
     given_up: HashMap<u32, u64>,
-    /// Processes that somebody has detached, which no rule and no policy attaches again, with the times of their starts.
+    /// Processes that somebody has detached, which neither a policy nor a search for a rule attaches again, with the times of their starts.
     let_be: HashMap<u32, u64>,
     rules: Vec<Rule>,
     /// Processes that rules may want.
@@ -621,7 +621,7 @@ impl Tracer {
             let ended = self.end(pid, DaemonRecord::Detached);
             let ended = ended.map(|traced| traced.facts.start_ticks);
             if let Some(start_ticks) = ended.or_else(|| waited.get(&pid).copied()) {
-                // A rule or a policy would attach it again within a second, also one that comes later.
+                // A search for a rule or a policy would attach it again within a second, also for a policy that comes later.
                 self.let_be.insert(pid, start_ticks);
                 outcome.pids.push(pid);
             }

@@ -20,6 +20,8 @@ pub enum ReadingOutcome {
         /// Process id of the parent.
         parent: u32,
     },
+    /// They were a copy before, and nothing has shown that they are not: the parent may have given its memory back since, or have ended.
+    StillCopied,
     /// There is no reading.
     Failed {
         /// The reason with its causes, as coverage notes show it.

@@ -79,8 +79,15 @@ impl Tracer {
             traced.torch_npu = true;
             if traced.sees_pool() {
                 traced.forget_pool();
+                let process = traced.handle;
+                // It must know before the new probes tell anything.
+                let _ = self.keeper.send(Command::FreesUnsettled { process });
+                self.keeper_is_up_to_date();
             }
         }
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return Ok(());
+        };
         let before = traced.places();
         // No library is late at the first placement, which has what was there at the attach.
         let late = (before > 0).then(|| speaker(traced, resolved)).flatten();

@@ -78,6 +78,7 @@ impl Tracer {
             process: traced.handle,
             keeper: self.keeper.clone(),
             empty,
+            was_copy: traced.is_copy,
             parts: 0,
         };
         let orders: Sender<Order> = self.orders.clone();
@@ -118,7 +119,9 @@ impl Tracer {
         traced.holds_nothing = match &outcome {
             ReadingOutcome::NothingYet => true,
             ReadingOutcome::Taken { found, .. } => found.devices == 0,
-            ReadingOutcome::Copied { .. } | ReadingOutcome::Failed { .. } => false,
+            ReadingOutcome::Copied { .. }
+            | ReadingOutcome::StillCopied
+            | ReadingOutcome::Failed { .. } => false,
         };
         match outcome {
             ReadingOutcome::Taken { layout, found } => {
@@ -139,6 +142,7 @@ impl Tracer {
                 traced.retry = None;
                 self.end_notes(pid);
             }
+            ReadingOutcome::StillCopied => traced.retry = None,
             ReadingOutcome::Copied { parent } => {
                 traced.is_copy = true;
                 traced.retry = None;
@@ -297,6 +301,8 @@ struct Job {
     keeper: KeeperHandle,
     /// Processes that hold nothing if the ledger knows no device of theirs.
     empty: HashSet<u32>,
+    /// Its structures were a copy when they were looked at last.
+    was_copy: bool,
     /// Number of parts that were handed over.
     parts: usize,
 }
@@ -308,6 +314,9 @@ impl Job {
             Ok(memory) => memory,
             Err(source) => return failed(format!("its memory cannot be opened: {source}")),
         };
+        if self.was_copy && !self.uses_devices_itself() {
+            return ReadingOutcome::StillCopied;
+        }
         match self.inherited() {
             Inherited::Nothing => {}
             Inherited::From(parent) => return ReadingOutcome::Copied { parent },
@@ -338,6 +347,14 @@ impl Job {
             Ok(Outcome::Failed { why, layout }) => ReadingOutcome::Failed { why, layout },
             Err(error) => failed(format!("its structures cannot be read: {error}")),
         }
+    }
+
+    fn uses_devices_itself(&self) -> bool {
+        let process = self.process;
+        let uses = self
+            .keeper
+            .ask_blocking(move |ledger, _| ledger.uses_devices_itself(process));
+        uses.unwrap_or_default()
     }
 
     /// Whether what the structures say is the parent's: a process that is forked after its parent has begun to use the device cannot use

@@ -122,7 +122,7 @@ pub const DASHBOARDS: &[Dashboard] = &[
                 "Allocations that failed within the last five minutes.",
                 "none",
                 &[line(
-                    r#"(memscope_out_of_memory_total{instance=~"$instance"} - (last_over_time(memscope_out_of_memory_total{instance=~"$instance"}[1h] offset 5m) <= memscope_out_of_memory_total{instance=~"$instance"}) or memscope_out_of_memory_total{instance=~"$instance"}) > 0"#,
+                    r#"(memscope_out_of_memory_total{instance=~"$instance"} - ((last_over_time(memscope_out_of_memory_total{instance=~"$instance"}[1h] offset 5m) <= memscope_out_of_memory_total{instance=~"$instance"}) unless resets(memscope_out_of_memory_total{instance=~"$instance"}[5m]) > 0) or memscope_out_of_memory_total{instance=~"$instance"}) > 0"#,
                     "{{instance}} {{program}} {{pid}} dev {{device}}",
                 )],
             ),

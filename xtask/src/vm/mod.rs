@@ -224,7 +224,11 @@ fn fetch(architecture: &Architecture, root: &Path) -> Result<()> {
     let apt = folder(architecture).join("apt");
     let packages = Packages::new(&apt, architecture.debian, Some(release))?;
     packages.update()?;
-    // Only a root that has everything gets its name: what an interrupted fetch leaves is not taken for one.
+    // Only a root that has everything gets its name: what an interrupted fetch leaves is not taken for one, and an earlier xtask left it
+    // at this place.
+    if root.exists() {
+        fs::remove_dir_all(root)?;
+    }
     compiler::aside(root, "usr", |aside| {
         packages.unpack(&[SHELL], aside)?;
         packages.unpack_with_all(&USERLAND, aside)

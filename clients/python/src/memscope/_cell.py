@@ -147,9 +147,9 @@ class Measured:
         """Ends it without an answer."""
         self._peaks.close()
 
-    def end(self, name: str, file: str, line_text: Callable[[int], str]) -> views.View:
-        """What it did. `file` is what Python calls the code's file, `line_text` gives a line of it, and `name` is what the moment
-        of its end is called in memscope's timeline."""
+    def end(self, name: str, file: str, has_run: bool, line_text: Callable[[int], str]) -> views.View:
+        """What it did. `file` is what Python calls the code's file, `has_run` says whether it may have run before, `line_text` gives a
+        line of it, and `name` is what the moment of its end is called in memscope's timeline."""
         daemon, pid = self._session.daemon, self._pid
         try:
             stacks, omitted = _by_stack(self._session, pid)
@@ -162,7 +162,7 @@ class Measured:
         summary, at_peak = self._totals(after, is_whole)
         if max(omitted, self._omitted):
             summary.append(_left_out(max(omitted, self._omitted)))
-        rows, found_bytes, unknown = self._rows(stacks, file, line_text, at_peak, omitted)
+        rows, found_bytes, unknown = self._rows(stacks, None if has_run else file, file, line_text, at_peak, omitted)
         if unknown:
             summary.append(
                 f"{unknown:,} stacks were not in the answer before the code ran: what came through them in it is in no row"
@@ -213,6 +213,7 @@ class Measured:
     def _rows(
         self,
         stacks: dict[Stack, tuple[int, ...]],
+        new_file: str | None,
         file: str,
         line_text: Callable[[int], str],
         at_peak: set[Any],
@@ -221,15 +222,14 @@ class Measured:
         """The rows, how many bytes more than before live that were not seen to come, and of how many stacks it is not known what they
         had before."""
         found_bytes = unknown = 0
-        # What was not in the answer before may not have had room in it, but for the lines of code that had not run before.
-        has_run = any(where == file for _, found, _ in self._stacks for _, where, _ in found)
         sums: dict[tuple[Any, int | None, str | None], list[int]] = {}
         nothing = (0, 0, 0, 0, 0)
         for key in stacks.keys() | self._stacks.keys():
             if omitted and key not in stacks:
                 # It may be one of those that did not fit into the answer: nothing is known of what it did.
                 continue
-            is_new = not has_run and any(where == file for _, where, _ in key[1])
+            # What was not in the answer before may not have had room in it, but for lines of code that had not run before.
+            is_new = any(where == new_file for _, where, _ in key[1])
             if self._omitted and key not in self._stacks and not is_new:
                 unknown += 1
                 continue

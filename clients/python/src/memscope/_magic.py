@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from typing import Any
 
@@ -36,6 +37,8 @@ class _Magic:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._session: Session | None = None
+        #: The files of the cells that were measured, as Python calls them.
+        self._measured: set[str] = set()
 
     def run(self, line: str, cell: str | None = None) -> Any:
         """The magic; IPython shows its help by ``%memscope?``."""
@@ -66,7 +69,7 @@ class _Magic:
         view = _cell.by_own_line(session, pid)
         view.summary += tuple(
             f"device {one.device}: {one.allocated_bytes:,} bytes allocated, {one.reserved_bytes:,} reserved, "
-            f"{_most(one)} allocated since the attach"
+            f"{_most(one)}"
             for one in stats.devices
             if one.HasField("device") and one.HasField("allocated_bytes") and one.HasField("reserved_bytes")
         ) or ("no memory of a device is known of this process so far",)
@@ -101,13 +104,16 @@ class _Magic:
         number = shell.execution_count
         transformed = shell.transform_cell(cell)
         file = shell.compile.get_code_name(cell, transformed, number)
+        # IPython may have run the cell before, also without this.
+        has_run = file in self._measured or file in linecache.cache
+        self._measured.add(file)
         try:
             result = shell.run_cell(cell)
         except BaseException:
             measured.give_up()
             raise
         lines = _lines(cell, transformed)
-        view = measured.end(f"cell {number}", file, lambda at: lines[at - 1] if at <= len(lines) else "")
+        view = measured.end(f"cell {number}", file, has_run, lambda at: lines[at - 1] if at <= len(lines) else "")
         if not result.success:
             # The picture of what it did until then comes before the error.
             need("IPython.display", "%%memscope").display(view)
@@ -118,7 +124,9 @@ class _Magic:
 
 def _most(device: Any) -> str:
     """The peak of a device, which is not known where the time of it was not seen."""
-    return f"most {device.peak_allocated_bytes:,}" if device.HasField("peak_allocated_bytes") else "it is not known how much"
+    if not device.HasField("peak_allocated_bytes"):
+        return "the most since the attach is not known"
+    return f"most {device.peak_allocated_bytes:,} allocated since the attach"
 
 
 def _lines(cell: str, transformed: str) -> list[str]:

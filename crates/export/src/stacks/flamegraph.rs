@@ -116,7 +116,8 @@ fn lines(paths: &Paths, weight: impl Fn(&Shown) -> i128) -> (Frames, Vec<String>
     let mut rest = Through::default();
     let mut left_out = 0;
     if drawn.len() > MOST_PATHS {
-        drawn.sort_by_key(|(_, _, shown)| Reverse(weight(shown)));
+        // What has no width takes the place of nothing that has.
+        drawn.sort_by_key(|(_, _, shown)| Reverse((shown.value > 0, weight(shown))));
         for (_, _, shown) in drawn.drain(MOST_PATHS..) {
             rest.value += shown.value;
             rest.before += shown.before;
@@ -136,10 +137,10 @@ fn lines(paths: &Paths, weight: impl Fn(&Shown) -> i128) -> (Frames, Vec<String>
             (shown.value > 0).then_some(line)
         })
         .collect();
-    let label = format!("[{left_out} smaller stacks]");
-    let line = frames.add(std::iter::once(label.as_str()), rest);
-    if left_out > 0 {
-        lines.push(line);
+    if rest != Through::default() {
+        let label = format!("[{left_out} smaller stacks]");
+        let line = frames.add(std::iter::once(label.as_str()), rest);
+        lines.extend((left_out > 0).then_some(line));
     }
     (frames, lines)
 }

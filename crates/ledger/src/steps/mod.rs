@@ -499,7 +499,9 @@ impl Steps {
 
     /// What a state that an older memscope wrote does not have is found in its rows.
     pub(crate) fn restored(&mut self) {
-        self.look_at_passes();
+        if !self.backward.has_found() {
+            self.look_at_passes();
+        }
         let now = self.coming();
         self.survivors.not_after(now);
     }

@@ -81,6 +81,11 @@ impl Passes {
         counted
     }
 
+    /// Whether the number of passes in a step was found.
+    pub(crate) fn has_found(&self) -> bool {
+        self.in_step.is_some()
+    }
+
     /// Number of passes in a step.
     pub(crate) fn in_step(&self) -> u64 {
         self.in_step.unwrap_or(1)

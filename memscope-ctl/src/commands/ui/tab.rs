@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tonic::codegen::{Bytes, http};
 
 /// Most events that wait for a tab. With more, the oldest are left out, and the tab is told how many.
-const MOST_WAITING: usize = 256;
+const MOST_WAITING: usize = 2_048;
 /// Time without a word after which something is sent, so that both sides notice where the other is gone.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 

@@ -161,7 +161,7 @@ class Calls(Connection):
         * pid: Process id.
         * min_age_ns: Only blocks at least this old, nanoseconds.
         * include_steady: Also groups that do not grow.
-        * limit: At most so many groups, largest growth first; 0 means all, up to 5,000.
+        * limit: At most so many groups, largest growth first; 0 means all, up to 5,000 and to what an answer has room for.
         * sure_after_steps: Steps that a growth must have lasted before it is called one; 0 means 100.
         * holders: Also which Python objects keep the blocks of the growing groups alive. The process's objects are read for that, where something grows.
         """

@@ -70,7 +70,7 @@ class LeaksRequest(_message.Message):
     include_steady: _builtins.bool
     """Also groups that do not grow."""
     limit: _builtins.int
-    """At most so many groups, largest growth first; 0 means all, up to 5,000."""
+    """At most so many groups, largest growth first; 0 means all, up to 5,000 and to what an answer has room for."""
     sure_after_steps: _builtins.int
     """Steps that a growth must have lasted before it is called one; 0 means 100."""
     holders: _builtins.bool

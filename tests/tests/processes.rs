@@ -230,18 +230,27 @@ fn a_forked_process_does_not_hold_its_parents_memory() {
         note(&daemon.stats(child))
     });
     assert!(said.contains(&text), "{said}");
-    let of_child = daemon.stats(child);
-    let held = of_child["devices"].as_array().unwrap().iter();
-    assert!(
-        held.clone()
-            .all(|device| device["reserved_bytes"].as_u64().unwrap_or(0) == 0),
-        "{of_child:#}"
-    );
+    let assert_holds_nothing = |stats: &Value| {
+        let mut held = stats["devices"].as_array().unwrap().iter();
+        let is_nothing = held.all(|device| device["reserved_bytes"].as_u64().unwrap_or(0) == 0);
+        assert!(is_nothing, "{stats:#}");
+    };
+    assert_holds_nothing(&daemon.stats(child));
     // One that is attached by itself, later, is no other.
     daemon.json(&["detach", "--pid", &child.to_string()]);
     daemon.json(&["attach", "--pid", &child.to_string()]);
     until(SHORT, "it is told again", || note(&daemon.stats(child)));
     assert_totals(&daemon.stats(pid), &told);
+    // That its parent is followed no more says nothing of the copy. At this level each question reads.
+    daemon.json(&["detach", "--pid", &child.to_string()]);
+    daemon.attach(child, "read");
+    until(SHORT, "it is told once more", || note(&daemon.stats(child)));
+    daemon.detach(pid);
+    for _ in 0..3 {
+        let stats = daemon.stats(child);
+        assert!(note(&stats).is_some(), "{stats:#}");
+        assert_holds_nothing(&stats);
+    }
     // SAFETY: no memory; the child waits for this and is its parent's to reap.
     unsafe { libc::kill(child as i32, libc::SIGKILL) };
     torch.finish();

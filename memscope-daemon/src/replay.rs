@@ -509,14 +509,10 @@ impl Fold {
     }
 
     fn restore(&mut self, restored: Restored) {
-        // A checkpoint has the limits of the daemon that wrote it. Those of this one are in force, but what a recording has is not cut.
-        let mut config = self.ledger.config().clone();
-        let kept = restored.ledger.config().trace_entries;
-        config.trace_entries = config.trace_entries.max(kept);
         self.sequence = restored.decoder.next_sequence().saturating_sub(1);
         self.decoder = restored.decoder;
+        // It has the limits of the daemon that wrote it, so that an earlier moment is as it was.
         self.ledger = restored.ledger;
-        self.ledger.set_config(config);
     }
 }
 

@@ -407,7 +407,8 @@ fn journal_with_states(dir: &std::path::Path) -> (std::path::PathBuf, u64, u64) 
     (journal.epoch_dir().to_owned(), last, block)
 }
 
-/// A memscoped that goes on where another one was has the limits that it was told. One that answers from a recording cuts nothing of it.
+/// A memscoped that goes on where another one was gives the state that was left the limits that it was told itself. An earlier moment has those
+/// of then.
 #[test]
 fn limits_are_those_of_who_reads_a_state() {
     let dir = tempfile::tempdir().unwrap();

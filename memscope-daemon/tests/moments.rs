@@ -407,8 +407,8 @@ fn journal_with_states(dir: &std::path::Path) -> (std::path::PathBuf, u64, u64) 
     (journal.epoch_dir().to_owned(), last, block)
 }
 
-/// A memscoped that goes on where another one was gives the state that was left the limits that it was told itself. An earlier moment has those
-/// of then.
+/// A memscoped that goes on where another one was sets its own limits on the state that was left. An
+/// earlier moment is answered with the limits that were in force then.
 #[test]
 fn limits_are_those_of_who_reads_a_state() {
     let dir = tempfile::tempdir().unwrap();

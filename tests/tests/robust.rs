@@ -90,6 +90,18 @@ impl Packages {
         Packages(folder)
     }
 
+    /// With a caching allocator that has no local symbols.
+    fn stripped() -> Packages {
+        let packages = Packages::new();
+        let whole = sim().site_packages().join("torch/lib/libc10_cuda.so");
+        strip(
+            &whole,
+            &packages.library("libc10_cuda.so"),
+            &["--strip-all"],
+        );
+        packages
+    }
+
     fn library(&self, name: &str) -> PathBuf {
         self.0.path().join("torch/lib").join(name)
     }
@@ -152,13 +164,7 @@ fn libraries_replaced_while_it_runs() {
 #[test]
 fn a_stripped_framework() {
     let daemon = Daemon::start();
-    let packages = Packages::new();
-    let whole = sim().site_packages().join("torch/lib/libc10_cuda.so");
-    strip(
-        &whole,
-        &packages.library("libc10_cuda.so"),
-        &["--strip-all"],
-    );
+    let packages = Packages::stripped();
     let mut torch = packages.start();
     let pid = torch.pid();
     // `record_trace` is gone; the reporting function is exported and cannot be.
@@ -179,13 +185,7 @@ fn a_stripped_framework() {
 #[test]
 fn a_stripped_framework_that_comes_later() {
     let daemon = Daemon::start();
-    let packages = Packages::new();
-    let whole = sim().site_packages().join("torch/lib/libc10_cuda.so");
-    strip(
-        &whole,
-        &packages.library("libc10_cuda.so"),
-        &["--strip-all"],
-    );
+    let packages = Packages::stripped();
     let mut command = sim().python("late_agent.py");
     command.env("PYTHONPATH", packages.0.path());
     let mut torch = Torch::from_command(command);

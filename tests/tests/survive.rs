@@ -489,3 +489,26 @@ fn triggers_are_there_again_and_fire_once() {
         "{all:#}"
     );
 }
+
+/// A state that the one before has written has its limits. Those that the next one was told count from then on.
+#[test]
+fn changed_limits_count_for_the_next_one() {
+    let bpffs = BpfFs::mount();
+    let pins = bpffs.pins();
+    let pins = pins.to_str().unwrap();
+    let with = |entries| ["--pin-dir", pins, "--trace-entries", entries];
+    let mut daemon = Daemon::with(&with("1000"));
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    daemon.attach(torch.pid(), "trace");
+    let words = ["snapshot", "--pid", &torch.pid_text(), "--format", "json"];
+    for (entries, kept) in [("1000", 1000), ("1000", 1000), ("50", 50)] {
+        daemon.kill();
+        daemon = daemon.successor_with(&with(entries));
+        torch.ask("churn 1000");
+        daemon.stats(torch.pid());
+        let snapshot: Value = daemon.ctl(&words).document();
+        assert_eq!(snapshot["trace"].as_array().unwrap().len(), kept);
+    }
+    torch.finish();
+}

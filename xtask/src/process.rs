@@ -62,8 +62,8 @@ pub fn words(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Gives this thread, and all that it starts from now on, mounts of their own: what they mount is gone when the last of them ends, however
-/// it ends.
+/// Gives this thread, and all that it starts from now on, mounts of their own. What they mount is gone
+/// when the last of them ends, also if it is killed.
 pub fn own_mounts() -> Result<()> {
     let everywhere = c"/";
     // SAFETY: system calls; the only pointer that is read is that of a string which lives on.

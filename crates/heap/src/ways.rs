@@ -36,8 +36,8 @@ pub struct Steps<'r> {
     /// What each adds to the text of the way (see [`Reading::parts`]); `…` stands before one that is not reached from the step before
     /// it, but from steps that are left out.
     pub parts: Vec<String>,
-    /// Whether every holder on the way, also of the steps that are left out, was there with the same reference when it was read for a
-    /// second time.
+    /// Whether every holder on the way, also of the steps that are left out, was there with the same
+    /// reference when it was read for a second time.
     pub is_sure: bool,
 }
 

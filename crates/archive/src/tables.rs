@@ -149,7 +149,7 @@ table! {
         alloc_count: i64,
         /// Blocks that went since the attach; null where level `segments` does not show the pool.
         free_count: i64,
-        /// Allocations that failed because the device was full; null where level `segments` does not show the pool.
+        /// Allocations that failed because the device was full; null where level `segments` does not show the pool, and at level `read`.
         oom_count: i64,
         /// Memory of the device.
         total_bytes: i64,

@@ -21,8 +21,6 @@ pub(crate) const TELLS_LITTLE: u32 = 64;
 /// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
 /// only where there is no other.
 const OVER_THE_GRAPH: u32 = 1 << 12;
-/// Where a weak reference has its callback, the only one of its own words that keeps something alive.
-const WEAK_CALLBACK: u64 = 24;
 /// So many bytes before a generator's frame stands in which state it is, in all versions from 3.11 on.
 const FRAME_STATE: u64 = 5;
 /// Objects in a piece of a `deque`.
@@ -147,11 +145,8 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         object(found, Label::Class, made.class);
         match kind {
             Kind::Leaf => return,
-            Kind::Value => {}
-            Kind::Weak => {
-                let callback = self.pages.word(address + WEAK_CALLBACK).unwrap_or(0);
-                object(found, Label::Word(WEAK_CALLBACK as u32), callback);
-            }
+            // The callback of a weak reference is a member of its type.
+            Kind::Value | Kind::Weak => {}
             Kind::List => self.settled(address, 24, found, Self::list),
             Kind::Tuple => {
                 let count = self.count(address + 16);

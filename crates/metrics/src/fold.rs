@@ -246,6 +246,9 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u6
     for device in &one.stats.devices {
         let labels = with(&labels, &[("device", ordinal(device.device))]);
         gauges(out, device, &labels);
+        let direct = device.direct.filter(|_| !one.stats.hides_calls());
+        let direct = number(direct.map(|direct| direct.bytes));
+        out.put(DIRECT, labels.clone(), direct);
         let blocks = (!one.stats.hides_pool_of(device)).then_some(device.live_blocks);
         out.put(LIVE_BLOCKS, labels.clone(), number(blocks));
         out.put(TO_FULL, labels, to_full(device, one, free_holds_ns));
@@ -321,7 +324,6 @@ fn gauges(out: &mut Out, device: &v1::DeviceStats, labels: &Labels) {
         (PEAK_ALLOCATED, number(device.peak_allocated_bytes)),
         (PEAK_RESERVED, number(device.peak_reserved_bytes)),
         (BASELINE, number(device.baseline_bytes)),
-        (DIRECT, number(device.direct.map(|direct| direct.bytes))),
         (CONTEXT, number(device.context_bytes)),
         (
             FRAGMENTATION,
@@ -339,12 +341,13 @@ fn counters(out: &mut Out, one: &TakenProcess, labels: &Labels, limits: &Limits)
             continue;
         }
         let labels = with(labels, &[("device", ordinal(device.device))]);
+        let failed = (!one.stats.hides_calls()).then_some(device.oom_count);
         for (family, count) in [
-            (ALLOCATIONS, device.alloc_count),
-            (FREES, device.free_count),
-            (OUT_OF_MEMORY, device.oom_count),
+            (ALLOCATIONS, Some(device.alloc_count)),
+            (FREES, Some(device.free_count)),
+            (OUT_OF_MEMORY, failed),
         ] {
-            out.put(family, labels.clone(), count as f64);
+            out.put(family, labels.clone(), number(count));
         }
     }
     let mut failures: Vec<&v1::Failure> = one.stats.failures.iter().collect();
@@ -682,6 +685,28 @@ mod tests {
             let told = samples(&metrics, name);
             assert_eq!(told.len(), 1, "{name}: {told:?}");
             assert!(told[0].0.ends_with("device=1"), "{name}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_level_read_does_not_see_are_not_there() {
+        let direct = Some(v1::Amount::default());
+        for (code, there) in [("level_read", 0), ("no_stacks", 1)] {
+            let mut one = of(7, Some(100));
+            one.stats.devices[0].direct = direct;
+            one.stats.coverage.push(v1::CoverageNote {
+                code: code.to_owned(),
+                ..v1::CoverageNote::default()
+            });
+            let taken = Taken {
+                processes: vec![one],
+                ..Taken::default()
+            };
+            let metrics = fold(&taken, &Limits::default());
+            for name in ["memscope_out_of_memory_total", "memscope_direct_bytes"] {
+                assert_eq!(samples(&metrics, name).len(), there, "{name} {code}");
+            }
+            assert_eq!(samples(&metrics, "memscope_allocations_total").len(), 1);
         }
     }
 

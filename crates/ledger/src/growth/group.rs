@@ -75,8 +75,8 @@ pub(crate) struct Group {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
-    /// Number of its blocks that were freed, and the longest lifetime of one of them, in ticks: of those that came since the source
-    /// of steps changed.
+    /// Number of its blocks that were freed since the source of steps changed, and the longest that one of them has lived in ticks of
+    /// this source.
     pub(crate) freed: (u64, u32),
     pub(crate) left: Option<Left>,
     touched_ns: u64,
@@ -278,7 +278,7 @@ impl Groups {
             if self.tick > 0 {
                 self.earlier = self.number_of_tick().saturating_add(1);
                 for group in &mut self.groups {
-                    group.freed.1 = 0;
+                    group.freed = (0, 0);
                 }
             }
         }
@@ -418,10 +418,10 @@ impl Groups {
             group.floor.went(&self.clock, 1);
             group.steps.went(&self.ticks, 1);
             group.freed.0 += 1;
-            if let Some(born) = place.tick.checked_sub(self.earlier) {
-                let lived = (self.tick as u32).saturating_sub(born);
-                group.freed.1 = group.freed.1.max(lived);
-            }
+            // What came before the first step of this source has lived all of its steps, and is not known to have lived longer.
+            let born = place.tick.saturating_sub(self.earlier);
+            let lived = (self.tick as u32).saturating_sub(born);
+            group.freed.1 = group.freed.1.max(lived);
             group.touched_ns = time_ns;
             group.left = left;
         }
@@ -678,20 +678,26 @@ mod tests {
     fn lifetimes_are_of_one_source_of_steps() {
         let mut groups = Groups::new(0, 10, 100);
         let freed = |groups: &Groups| groups.groups().map(|(_, group)| group.freed).next();
-        // What came before the first step of the first source is as old as its steps are many.
+        // What came before the first step of a source is as old as its steps are many.
         let weights = groups.join(0, key(1));
+        let kept = groups.join(0, key(1));
         groups.tick(100, 1);
         groups.leave(1, weights);
         assert_eq!(freed(&groups), Some((1, 100)));
         let early = groups.join(2, key(1));
+        // Another source counts anew, also what has gone.
         groups.tick(1, 2);
-        assert_eq!(freed(&groups), Some((1, 0)));
+        assert_eq!(freed(&groups), Some((0, 0)));
         let late = groups.join(3, key(1));
         groups.tick(3, 2);
-        groups.leave(4, early);
-        assert_eq!(freed(&groups), Some((2, 0)));
         groups.leave(4, late);
-        assert_eq!(freed(&groups), Some((3, 2)));
+        assert_eq!(freed(&groups), Some((1, 2)));
+        groups.leave(4, early);
+        assert_eq!(freed(&groups), Some((2, 3)));
+        // A training loop: a backward pass is the first source, and the first step of its optimizer follows at once.
+        groups.tick(200, 2);
+        groups.leave(5, kept);
+        assert_eq!(freed(&groups), Some((3, 200)));
     }
 
     fn of_stack(size: u64, stack: StackIndex) -> GroupKey {

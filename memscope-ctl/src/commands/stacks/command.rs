@@ -102,7 +102,8 @@ impl Run for Stacks {
             of_processes(asking, &self.processes, stacks).await
         };
         let replies = fleet.ask(ask).await.any()?;
-        let text = |replies: &_| summed::text(replies, self.limit() as usize, self.frames());
+        let (rows, lines) = (self.limit() as usize, self.frames());
+        let text = |replies: &_| summed::text(replies, self.cumulative, rows, lines);
         let documents = |told: &_| documents_by(told, document);
         fleet::show_processes(&replies, &self.processes, session, text, documents)
     }

@@ -17,9 +17,10 @@ struct Sum {
     each: Vec<i128>,
 }
 
-/// The largest sums over all processes that answered.
+/// The largest sums over all processes that answered: of what was allocated in a line itself, or (`inclusive`) also in what it called.
 pub(super) fn text(
     replies: &Replies<Told<v1::StacksResponse>>,
+    inclusive: bool,
     limit: usize,
     lines: usize,
 ) -> String {
@@ -33,11 +34,12 @@ pub(super) fn text(
             (what, grows) = (shown.what(), shown.is_growth());
             by_count = shown.is_by_count();
             processes += 1;
-            if answer.omitted > 0 {
+            // Of inclusive sums the rows left out cannot be added up: one block is in several.
+            if answer.omitted > 0 && !inclusive {
                 omitting += 1;
                 left_out += shown.pair(&answer.others.unwrap_or_default()).1;
             }
-            for (key, (count, bytes)) in of_process(answer, shown, lines) {
+            for (key, (count, bytes)) in of_process(answer, shown, inclusive, lines) {
                 let sum = sums.entry(key).or_default();
                 sum.bytes += bytes;
                 sum.count += count;
@@ -54,6 +56,9 @@ pub(super) fn text(
         sums.truncate(limit);
     }
     let mut text = format!("The {what} of {} processes\n", grouped(processes));
+    if inclusive {
+        text.push_str("Each row with what its callees allocated; a block is in several rows.\n");
+    }
     if sums.is_empty() {
         text.push_str("No stack has any.\n");
         return text;
@@ -99,16 +104,21 @@ pub(super) fn text(
     text
 }
 
-/// Blocks and bytes of one process, by what they have in common; its devices are added up.
+/// Blocks and bytes of one process, by what they have in common; its devices are added up. What has nothing of its own, as a line that
+/// only calls, is in no row.
 fn of_process(
     answer: &v1::StacksResponse,
     shown: Shown,
+    inclusive: bool,
     lines: usize,
 ) -> BTreeMap<String, (i128, i128)> {
     let frame = |place: &u32| answer.frames.get(*place as usize);
     let mut sums: BTreeMap<String, (i128, i128)> = BTreeMap::new();
     let mut add = |key: String, amounts: Option<v1::StackAmounts>| {
         let (count, bytes) = shown.pair(&amounts.unwrap_or_default());
+        if (count, bytes) == (0, 0) {
+            return;
+        }
         let sum = sums.entry(key).or_default();
         *sum = (sum.0 + count, sum.1 + bytes);
     };
@@ -118,7 +128,7 @@ fn of_process(
             None => why_missing(group.missing.as_deref()),
             Some(found) => shown.group_name(answer, &Frame::of(answer, found)),
         };
-        add(key, group.own);
+        add(key, if inclusive { group.total } else { group.own });
     }
     for row in &answer.rows {
         let frames: Vec<Frame<'_>> = row
@@ -156,16 +166,22 @@ mod tests {
                 name: at + 1,
                 ..v1::StackFrame::default()
             });
+            let amounts = Some(v1::StackAmounts {
+                live: amount(*live),
+                before: amount(*before),
+                ..v1::StackAmounts::default()
+            });
             answer.groups.push(v1::StackGroup {
                 frame: Some(at),
-                own: Some(v1::StackAmounts {
-                    live: amount(*live),
-                    before: amount(*before),
-                    ..v1::StackAmounts::default()
-                }),
+                own: amounts,
+                total: amounts,
                 ..v1::StackGroup::default()
             });
         }
+        of_two(answer)
+    }
+
+    fn of_two(answer: v1::StacksResponse) -> Replies<Told<v1::StacksResponse>> {
         let told = Told {
             processes: vec![
                 (v1::Process::default(), Ok(answer.clone())),
@@ -174,6 +190,43 @@ mod tests {
             not_asked: 0,
         };
         Replies::answered(vec![told])
+    }
+
+    #[test]
+    fn a_line_that_only_calls_has_a_row_where_sums_are_inclusive() {
+        let amount = |bytes| {
+            let live = Some(v1::Amount { count: 1, bytes }).filter(|_| bytes > 0);
+            Some(v1::StackAmounts {
+                live,
+                ..v1::StackAmounts::default()
+            })
+        };
+        let group = |frame, own, total| v1::StackGroup {
+            frame: Some(frame),
+            own: amount(own),
+            total: amount(total),
+            ..v1::StackGroup::default()
+        };
+        let frame = |name| v1::StackFrame {
+            name,
+            ..v1::StackFrame::default()
+        };
+        let answer = v1::StacksResponse {
+            by: v1::StackGrouping::Function.into(),
+            strings: vec![String::new(), "caller".to_owned(), "inner".to_owned()],
+            frames: vec![frame(1), frame(2)],
+            groups: vec![group(0, 0, 2 << 30), group(1, 1 << 30, 1 << 30)],
+            ..v1::StacksResponse::default()
+        };
+        let exclusive = text(&of_two(answer.clone()), false, 10, 4);
+        assert!(exclusive.contains("inner"), "{exclusive}");
+        assert!(!exclusive.contains("caller"), "{exclusive}");
+        let inclusive = text(&of_two(answer), true, 10, 4);
+        let row = inclusive.lines().find(|line| line.contains("caller"));
+        assert!(
+            row.is_some_and(|row| row.contains("4.00 GiB")),
+            "{inclusive}"
+        );
     }
 
     #[test]
@@ -186,7 +239,7 @@ mod tests {
             (v1::StackUnit::Count, "many"),
             (v1::StackUnit::Bytes, "large"),
         ] {
-            let said = text(&replies(v1::StackMetric::Live, unit, &lines), 1, 4);
+            let said = text(&replies(v1::StackMetric::Live, unit, &lines), false, 1, 4);
             let row = said.lines().nth(3).unwrap_or_default();
             assert!(row.contains(first), "{said}");
             assert!(said.contains("and 1 smaller ones"), "{said}");
@@ -198,6 +251,7 @@ mod tests {
         let lines = [("shrank", [1, 4096], [6, 1 << 20])];
         let said = text(
             &replies(v1::StackMetric::Growth, v1::StackUnit::Bytes, &lines),
+            false,
             1,
             4,
         );

@@ -7,6 +7,7 @@ use common::calls::plain;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
+use memscope_ledger::{Answer, inexact};
 use memscope_proto::v1;
 use std::sync::Arc;
 
@@ -443,6 +444,46 @@ fn an_import_is_as_large_as_its_mapping() {
     );
 }
 
+/// What NCCL and page-locked buffers took before the attach is in no number, and the pool's own totals have all of the pool.
+#[test]
+fn beside_a_pool_that_was_attached_late_numbers_are_lower_bounds() {
+    for (from_start, level) in [
+        (true, Level::Trace),
+        (false, Level::Trace),
+        (false, Level::Blocks),
+        (false, Level::Read),
+    ] {
+        let mut sim = Sim::new(Mode::Calibrated);
+        let mut ledger = attached(level, from_start, sim.time);
+        sim.alloc(0, 0, MIB);
+        sim.feed(&mut ledger);
+        let notes = stats(&ledger).coverage;
+        let code = "direct_baseline_unknown";
+        let is_late = !from_start && level != Level::Read;
+        assert_eq!(has_note(&notes, code), is_late, "{from_start} {level:?}");
+        if !is_late {
+            continue;
+        }
+        let only: Vec<_> = notes.into_iter().filter(|note| note.code == code).collect();
+        assert!(only[0].lower_bound);
+        assert_eq!(inexact(Answer::Stats, &only).len(), 1);
+        for of_pool in [
+            Answer::Leaks,
+            Answer::Fluctuation,
+            Answer::Steps,
+            Answer::Picture,
+            Answer::Stacks,
+            Answer::Course,
+        ] {
+            assert!(inexact(of_pool, &only).is_empty(), "{of_pool:?}");
+        }
+        let answer = ledger.ask(&[P], as_of(sim.time), &v1::DevicesRequest {});
+        let one = answer.unwrap().devices.remove(0);
+        assert!(one.at_least && one.holders[0].at_least);
+        assert_eq!(one.held_bytes, Some(sim.reserved(0)));
+    }
+}
+
 #[test]
 fn memory_info_nested_and_totals() {
     let mut c = plain();
@@ -515,6 +556,10 @@ fn sources_by_backend() {
         assert_eq!(
             has_note(&notes, "driver_baseline_unknown"),
             source == Source::Driver && !from_start
+        );
+        assert_eq!(
+            has_note(&notes, "direct_baseline_unknown"),
+            source == Source::Pool && !from_start
         );
         assert_eq!(has_note(&notes, "level_segments"), source == Source::Pool);
         if source == Source::Pool {

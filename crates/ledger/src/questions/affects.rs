@@ -129,6 +129,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["driver_baseline_unknown"],
             Effect::at_least(&[Totals, Blocks, Driver, Growth]),
         ),
+        // Of a process with a pool, whose own totals have what it held before.
+        (&["direct_baseline_unknown"], Effect::at_least(&[Driver])),
         (
             &["totals_unknown"],
             Effect::at_least(&[Totals, Blocks, Growth]),

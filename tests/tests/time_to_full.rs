@@ -204,9 +204,12 @@ fn what_nobody_explains() {
     let zero = &answer[0];
     // Both were attached when they ran: what they had taken outside the pool before is not known.
     assert_eq!(zero["at_least"], true, "{zero:#}");
+    for holder in zero["holders"].as_array().unwrap() {
+        assert_eq!(holder["at_least"], true, "{zero:#}");
+    }
     daemon
         .ctl(&["--strict", "devices"])
-        .refused(11, &["driver_baseline_unknown"]);
+        .refused(11, &["driver_baseline_unknown", "direct_baseline_unknown"]);
     let told = daemon.ctl(&["devices"]);
     let text = unwrapped(told);
     let said = format!(

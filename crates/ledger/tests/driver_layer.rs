@@ -7,6 +7,7 @@ use common::calls::plain;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
+use memscope_ledger::{Answer, inexact};
 use memscope_proto::v1;
 use std::sync::Arc;
 
@@ -111,6 +112,84 @@ fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
         "{:?}",
         report.coverage
     );
+}
+
+/// The same of memory that is kept by address or handle elsewhere.
+#[test]
+fn a_late_free_of_host_memory_does_not_take_the_next_owners() {
+    let host = |calls: &common::calls::Calls| stats(&calls.ledger).host;
+    for free in [CallOp::HostFree, CallOp::Free] {
+        let mut calls = plain();
+        calls.at(CallOp::HostAlloc, 0x1000, 100);
+        calls.at(CallOp::HostAlloc, 0x1000, 300);
+        calls.send(free, |free| {
+            free.ptr = 0x1000;
+            // The free was entered before the second allocation returned.
+            free.duration_ns = 1500;
+        });
+        assert_eq!(host(&calls), bytes(1, 300), "{free:?}");
+        assert_eq!(find_device(&calls.ledger, Some(0)), None, "no orphan");
+        calls.at(free, 0x1000, 0);
+        assert_eq!(host(&calls), bytes(0, 0), "{free:?}");
+    }
+}
+
+/// The device's memory goes all the same where it is the host that gets the address.
+#[test]
+fn a_late_free_of_device_memory_does_not_take_the_hosts() {
+    let mut calls = plain();
+    calls.at(CallOp::Alloc, 0x1000, 100);
+    calls.at(CallOp::HostAlloc, 0x1000, 300);
+    calls.send(CallOp::Free, |free| {
+        free.ptr = 0x1000;
+        free.duration_ns = 1500;
+    });
+    assert_eq!(stats(&calls.ledger).host, bytes(1, 300));
+    assert_eq!(calls.device().driver, bytes(0, 0));
+}
+
+#[test]
+fn a_late_release_does_not_take_the_next_owners_memory() {
+    let late = |calls: &mut common::calls::Calls| {
+        calls.send(CallOp::Release, |release| {
+            release.handle = 9;
+            release.duration_ns = 1500;
+        });
+    };
+    let mut calls = plain();
+    calls.handle(CallOp::Create, 9, 100);
+    calls.handle(CallOp::Create, 9, 300);
+    late(&mut calls);
+    assert_eq!(calls.device().physical, bytes(1, 300));
+    calls.handle(CallOp::Release, 9, 0);
+    assert_eq!(calls.device().physical, bytes(0, 0));
+    assert!(!has_note(&stats(&calls.ledger).coverage, "vmm_unknown"));
+    // Imports have handles, too.
+    calls.handle(CallOp::Import, 9, 100);
+    calls.handle(CallOp::Import, 9, 300);
+    late(&mut calls);
+    assert_eq!(calls.device().imported, bytes(1, 300));
+    calls.handle(CallOp::Release, 9, 0);
+    assert_eq!(calls.device().imported, bytes(0, 0));
+    // And Ascend's driver has handles of the host's memory.
+    let of_host = |call: &mut Call| {
+        call.vendor = Vendor::Ascend;
+        call.handle = 9;
+        call.size = 100;
+        call.hal = Some(HalFacts {
+            space: HalSpace::Host,
+            ..HalFacts::default()
+        });
+    };
+    calls.send(CallOp::Create, of_host);
+    calls.send(CallOp::Create, of_host);
+    calls.send(CallOp::Release, |release| {
+        of_host(release);
+        release.duration_ns = 1500;
+    });
+    assert_eq!(stats(&calls.ledger).host, bytes(1, 100));
+    calls.send(CallOp::Release, of_host);
+    assert_eq!(stats(&calls.ledger).host, bytes(0, 0));
 }
 
 #[test]
@@ -344,6 +423,67 @@ fn imports_and_arrays_are_in_no_sum() {
     );
 }
 
+/// CUDA's import does not tell a size. Where the memory is mapped, the mapping does.
+#[test]
+fn an_import_is_as_large_as_its_mapping() {
+    let mut c = plain();
+    c.handle(CallOp::Import, 9, 0);
+    assert_eq!(c.device().imported, bytes(1, 0));
+    c.map(0x10_0000, 4096, 9);
+    c.map(0x20_0000, 4096, 9);
+    assert_eq!(c.device().imported, bytes(1, 4096));
+    assert_eq!(c.device().allocated_bytes, Some(0));
+    c.handle(CallOp::Release, 9, 0);
+    c.at(CallOp::Unmap, 0x10_0000, 4096);
+    assert_eq!(c.device().imported, bytes(1, 4096), "still mapped");
+    c.at(CallOp::Unmap, 0x20_0000, 4096);
+    assert_eq!(
+        find_device(&c.ledger, Some(0)),
+        None,
+        "nothing of it is left"
+    );
+}
+
+/// What NCCL and page-locked buffers took before the attach is in no number, and the pool's own totals have all of the pool.
+#[test]
+fn beside_a_pool_that_was_attached_late_numbers_are_lower_bounds() {
+    for (from_start, level) in [
+        (true, Level::Trace),
+        (false, Level::Trace),
+        (false, Level::Blocks),
+        (false, Level::Read),
+    ] {
+        let mut sim = Sim::new(Mode::Calibrated);
+        let mut ledger = attached(level, from_start, sim.time);
+        sim.alloc(0, 0, MIB);
+        sim.feed(&mut ledger);
+        let notes = stats(&ledger).coverage;
+        let code = "direct_baseline_unknown";
+        let is_late = !from_start && level != Level::Read;
+        assert_eq!(has_note(&notes, code), is_late, "{from_start} {level:?}");
+        if !is_late {
+            continue;
+        }
+        let only: Vec<_> = notes.into_iter().filter(|note| note.code == code).collect();
+        assert!(only[0].lower_bound);
+        assert_eq!(inexact(Answer::Stats, &only).len(), 1);
+        for of_pool in [
+            Answer::Leaks,
+            Answer::Fluctuation,
+            Answer::Steps,
+            Answer::Picture,
+            Answer::Stacks,
+            Answer::Course,
+        ] {
+            assert!(inexact(of_pool, &only).is_empty(), "{of_pool:?}");
+        }
+        let answer = ledger.ask(&[P], as_of(sim.time), &v1::DevicesRequest {});
+        let one = answer.unwrap().devices.remove(0);
+        assert!(one.at_least && one.holders[0].at_least);
+        assert_eq!(one.held_bytes, Some(sim.reserved(0)));
+    }
+}
+
 #[test]
 fn memory_info_nested_and_totals() {
     let mut c = plain();
@@ -416,6 +556,10 @@ fn sources_by_backend() {
         assert_eq!(
             has_note(&notes, "driver_baseline_unknown"),
             source == Source::Driver && !from_start
+        );
+        assert_eq!(
+            has_note(&notes, "direct_baseline_unknown"),
+            source == Source::Pool && !from_start
         );
         assert_eq!(has_note(&notes, "level_segments"), source == Source::Pool);
         if source == Source::Pool {

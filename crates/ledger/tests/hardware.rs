@@ -272,3 +272,44 @@ fn a_process_that_is_only_read_uses_the_same_device() {
     let one = devices(&ledger, &[A, B]).remove(0);
     assert_eq!((one.kind.as_deref(), one.at_least), (Some("cuda"), true));
 }
+
+/// The driver keeps stream-ordered memory after its free, and nobody tells how much of it: it must not look like its context.
+#[test]
+fn what_the_driver_keeps_of_stream_ordered_memory_is_no_context() {
+    for on in [Some(0), None] {
+        let mut ledger = with(&[(A, "/", &[])]);
+        alloc(&mut ledger, A, 0, 0x1000, 100);
+        let told = |ledger: &mut Ledger, process_bytes| {
+            let told = DeviceTotal {
+                total_bytes: 1000,
+                free_bytes: Some(300),
+                process_bytes: Some(process_bytes),
+                ..DeviceTotal::default()
+            };
+            ledger.apply(&event(A, 3 * SECOND, Body::DeviceTotal(told)));
+        };
+        let known = |ledger: &Ledger| {
+            let mut devices = devices(ledger, &[A]).into_iter();
+            devices.find(|one| one.name.is_some()).unwrap()
+        };
+        told(&mut ledger, 130);
+        assert_eq!(known(&ledger).context_bytes, Some(30));
+        for (op, at_ns, size) in [
+            (CallOp::AsyncAlloc, 2 * SECOND, 500),
+            (CallOp::AsyncFree, 3 * SECOND, 0),
+        ] {
+            let Body::Call(mut one) = call("cudaMallocAsync", op, 0x9000, size) else {
+                unreachable!()
+            };
+            one.device = on;
+            ledger.apply(&event(A, at_ns, Body::Call(one)));
+        }
+        told(&mut ledger, 630);
+        let one = known(&ledger);
+        assert_eq!(one.context_bytes, None, "{on:?}");
+        assert_eq!(
+            (one.held_bytes, one.unexplained_bytes),
+            (Some(100), Some(600))
+        );
+    }
+}

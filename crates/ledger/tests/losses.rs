@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
+use memscope_proto::v1;
 
 const BASE: u64 = 0x7f00_0000_0000;
 
@@ -57,6 +58,12 @@ fn reading(ledger: &mut Ledger, at_ns: u64, segments: &[(u64, u64)]) {
         segments: held.collect(),
     };
     ledger.apply(&event(P, at_ns, Body::Held(Box::new(part))));
+}
+
+/// What `devices` says of the process on its only device.
+fn holder(ledger: &Ledger) -> v1::DeviceHolder {
+    let answer = ledger.ask(&[P], as_of(9 * SECOND), &v1::DevicesRequest {});
+    answer.unwrap().devices.remove(0).holders.remove(0)
 }
 
 /// Address and size of the segments in a snapshot.
@@ -144,6 +151,9 @@ fn one_allocation_behind_several_segments_stays() {
     for _ in 0..2 {
         ledger.apply(&event(P, 3 * SECOND, Body::Held(Box::new(part.clone()))));
         assert_eq!(device(&ledger, 0).driver.unwrap().bytes, 64 * MIB);
+        // The pool has 4 MiB of it as segments, and the process has all of it from the driver.
+        assert_eq!(device(&ledger, 0).reserved_bytes, Some(4 * MIB));
+        assert_eq!(holder(&ledger).held_bytes, Some(64 * MIB));
         assert_eq!(
             shown(&ledger),
             [(BASE + 2 * MIB, 2 * MIB), (BASE + 8 * MIB, 2 * MIB)]
@@ -191,4 +201,19 @@ fn a_device_without_entries_is_not_empty_after_a_loss() {
     lost(&mut ledger, 3 * SECOND, 2);
     let seen = device(&ledger, 0);
     assert_eq!((seen.allocated_bytes, seen.reserved_bytes), (None, None));
+}
+
+/// After a loss nothing shows what happened beside the pool, and a reading shows what the pool has handed out.
+#[test]
+fn what_a_pool_has_handed_out_is_known_after_a_loss() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    ledger.apply(&event(P, 2 * SECOND, segment(BASE, 2 * MIB)));
+    lost(&mut ledger, 3 * SECOND, 5);
+    reading(&mut ledger, 4 * SECOND, &[(BASE, 2 * MIB)]);
+    assert!(notes(&ledger).contains(&"driver_inexact_after_loss".to_owned()));
+    let holder = holder(&ledger);
+    assert_eq!(
+        (holder.allocated_bytes, holder.held_bytes),
+        (Some(MIB), None)
+    );
 }

@@ -93,6 +93,54 @@ fn expandable_segments_are_the_pools() {
     assert_eq!(find_device(&ledger, None), None);
 }
 
+/// PyTorch gives back a piece of an expandable segment from before the attach: nothing of it was counted, so that nothing
+/// is too large afterwards.
+#[test]
+fn what_goes_that_was_never_counted_hides_nothing() {
+    let mut ledger = attached(Level::Trace, false, SECOND);
+    let part = HeldPart {
+        at_ns: 2 * SECOND,
+        allocator: 0,
+        device: 0,
+        part: 0,
+        parts: 1,
+        total_allocated: MIB,
+        total_reserved: 20 * MIB,
+        segments: vec![HeldSegment {
+            addr: 0x1000_0000,
+            size: 20 * MIB,
+            stream: 0,
+            large: true,
+            pool: (0, 0),
+            expandable: true,
+            blocks: vec![(0x1000_0000, MIB, MIB, false)],
+            ..HeldSegment::default()
+        }],
+    };
+    ledger.apply(&event(P, 2 * SECOND, Body::Held(Box::new(part))));
+    for (op, ptr, handle) in [(CallOp::Unmap, 0x2000_0000, 0), (CallOp::Release, 0, 77)] {
+        let Body::Call(mut call) = call(&format!("{op:?}"), op, ptr, 2 * MIB) else {
+            unreachable!()
+        };
+        call.device = Some(0);
+        call.handle = handle;
+        ledger.apply(&event(P, 3 * SECOND, Body::Call(call)));
+    }
+    let answer = ledger.ask(
+        &[P],
+        as_of(3 * SECOND),
+        &memscope_proto::v1::DevicesRequest {},
+    );
+    let answer = answer.unwrap();
+    assert!(has_note(&answer.coverage, "vmm_unknown"));
+    let holder = &answer.devices[0].holders[0];
+    assert_eq!(
+        (holder.allocated_bytes, holder.held_bytes, holder.at_least),
+        (Some(MIB), Some(20 * MIB), true)
+    );
+    assert_eq!(answer.devices[0].held_bytes, Some(20 * MIB));
+}
+
 #[derive(Clone, Debug)]
 enum VmmOp {
     Create(u64, u64),

@@ -187,6 +187,11 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
         Some(bytes) => format!("{} in {}", units::bytes(bytes.bytes), grouped(bytes.count)),
         None => units::unknown(),
     };
+    // Of a rare kind of which none was seen nothing is said.
+    let of_kind = |bytes: &Option<v1::DriverBytes>| match bytes {
+        Some(v1::DriverBytes { count: 0, .. }) => of(bytes),
+        _ => driver.say(of(bytes)),
+    };
     let spread =
         |distribution: &Option<v1::Distribution>, show: fn(u64) -> String| match distribution {
             Some(d) if d.count > 0 => {
@@ -236,10 +241,10 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
         }),
         ("from the driver", &|d| driver.say(of(&d.driver))),
         ("  not for the pool", &|d| driver.say(of(&d.direct))),
-        ("  stream-ordered", &|d| of(&d.async_pool)),
-        ("  managed", &|d| of(&d.managed)),
-        ("  physical", &|d| of(&d.physical)),
-        ("imported", &|d| of(&d.imported)),
+        ("  stream-ordered", &|d| of_kind(&d.async_pool)),
+        ("  managed", &|d| of_kind(&d.managed)),
+        ("  physical", &|d| of_kind(&d.physical)),
+        ("imported", &|d| of_kind(&d.imported)),
         ("size p50 / p99 / max", &|d| spread(&d.sizes, units::bytes)),
         ("lifetime p50 / p99 / max", &|d| {
             spread(&d.lifetimes, nanoseconds)
@@ -390,6 +395,7 @@ fn reading(answer: &v1::StatsResponse) -> String {
 }
 
 fn host(answer: &v1::StatsResponse) -> String {
+    let driver = Known::of(&answer.coverage, &["driver"]);
     let kinds = [
         ("page-locked host memory", &answer.host),
         ("  of it registered", &answer.host_registered),
@@ -400,10 +406,8 @@ fn host(answer: &v1::StatsResponse) -> String {
         .filter_map(|(name, bytes)| {
             let bytes = bytes.as_ref().filter(|bytes| bytes.count > 0)?;
             let count = grouped(bytes.count);
-            Some((
-                name,
-                format!("{} in {count}", exact_bytes(Some(bytes.bytes))),
-            ))
+            let bytes = exact_bytes(Some(bytes.bytes));
+            Some((name, driver.say(format!("{bytes} in {count}"))))
         })
         .collect();
     if rows.is_empty() {

@@ -129,6 +129,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["driver_baseline_unknown"],
             Effect::at_least(&[Totals, Blocks, Driver, Growth]),
         ),
+        // Of a process with a pool, whose own totals have what it held before.
+        (&["direct_baseline_unknown"], Effect::at_least(&[Driver])),
         (
             &["totals_unknown"],
             Effect::at_least(&[Totals, Blocks, Growth]),
@@ -228,7 +230,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         (&["leak_groups_full"], Effect::either_way(&[Growth])),
         (&["device_unknown"], Effect::at_least(&[Driver])),
         (&["array_alloc"], Effect::at_least(&[Driver])),
-        (&["vmm_unknown"], Effect::either_way(&[Driver])),
+        // What was never counted makes nothing too large when it goes.
+        (&["vmm_unknown"], Effect::at_least(&[Driver])),
         // A dump that was made by another tool has only what that tool collected.
         (
             &["imported", "import_rows_left_out", "import_sizes_unknown"],

@@ -11,6 +11,9 @@ use crate::state::pool::reading::MOST;
 use crate::state::process::Process;
 use memscope_proto::v1;
 
+/// Codes of the notes of a process that comes from another tool's file.
+const IMPORTED: [&str; 2] = ["imported", "imported_snapshot"];
+
 /// All notes of a process: those that the daemon made, then those that follow from the state. Where both have the same
 /// code, the note from the state is used, because it has the numbers.
 pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
@@ -237,6 +240,14 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
     }
     if process.facts.level == Some(Level::Read) {
         return;
+    }
+    // A file that was imported says itself that it has the pool only.
+    if !IMPORTED.iter().any(|code| process.notes.has(code)) {
+        say(
+            "direct_baseline_unknown",
+            "memory taken from the runtime or driver beside the pool before the attach is not in these numbers"
+                .to_owned(),
+        );
     }
     if !parts.is_empty() {
         say(

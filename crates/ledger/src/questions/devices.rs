@@ -9,7 +9,7 @@ use super::list::brief;
 use super::question::Question;
 use crate::Ledger;
 use crate::event::{Hardware, ProcessHandle};
-use crate::report::{AsOf, ProcessState};
+use crate::report::{AsOf, ProcessState, Source};
 use crate::state::device::Device;
 use crate::state::process::Process;
 use memscope_proto::v1;
@@ -59,7 +59,7 @@ impl Question for v1::DevicesRequest {
         let processes = of.iter().filter_map(|handle| ledger.process(*handle));
         for process in processes.filter(|process| process.state == ProcessState::Attached) {
             let mut limits = notes(process);
-            limits.retain(|note| spoils(note).is_some());
+            limits.retain(|note| spoils(note, HELD).is_some());
             for row in process.visible_devices() {
                 let seen = devices.entry(key(process, row)).or_default();
                 seen.kind = seen.kind.or(kind(process));
@@ -103,11 +103,13 @@ impl Question for v1::DevicesRequest {
     }
 }
 
-/// Whether a note makes the held bytes inexact (`Some`), and whether they can then only be too small.
-fn spoils(note: &v1::CoverageNote) -> Option<bool> {
+/// The kinds of numbers that held bytes consist of.
+const HELD: &[Affects] = &[Affects::Totals, Affects::Driver];
+
+/// Whether a note makes numbers of these kinds inexact (`Some`), and whether they can then only be too small.
+fn spoils(note: &v1::CoverageNote, kinds: &[Affects]) -> Option<bool> {
     let effect = effect(&note.code);
-    let held = [Affects::Totals, Affects::Driver];
-    let spoils = effect.affects.iter().any(|kind| held.contains(kind));
+    let spoils = effect.affects.iter().any(|kind| kinds.contains(kind));
     spoils.then_some(effect.lower_bound)
 }
 
@@ -176,8 +178,16 @@ fn key(process: &Process, row: &Device) -> Key {
 }
 
 fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::DeviceHolder {
-    let doubtful = limits.iter().any(|note| spoils(note) == Some(false));
-    let exact = |bytes: Option<u64>| bytes.filter(|_| !doubtful);
+    let doubtful = |kinds: &[Affects]| {
+        let mut limits = limits.iter();
+        limits.any(|note| spoils(note, kinds) == Some(false))
+    };
+    let exact = |bytes: Option<u64>| bytes.filter(|_| !doubtful(HELD));
+    // What a pool has handed out is its own total, whatever is known of the driver's calls.
+    let handed_out = match process.source_of(row) {
+        Source::Pool => &[Affects::Totals],
+        Source::Driver => HELD,
+    };
     // Allocations on an unknown device may be on this one.
     let somewhere = |row: &&Device| row.ordinal.is_none() && row.driver.held().bytes > 0;
     let rows = process.visible_devices();
@@ -185,7 +195,9 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
     v1::DeviceHolder {
         process: Some(brief(process.summary())),
         ordinal: row.ordinal,
-        allocated_bytes: exact(process.allocated_bytes(row)),
+        allocated_bytes: process
+            .allocated_bytes(row)
+            .filter(|_| !doubtful(handed_out)),
         held_bytes: exact(process.held_bytes(row)),
         context_bytes: exact(row.context_bytes),
         at_least: elsewhere || !limits.is_empty(),

@@ -188,6 +188,9 @@ pub(crate) struct DriverDevice {
     pub(crate) managed: DriverBytes,
     pub(crate) physical: DriverBytes,
     pub(crate) imported: DriverBytes,
+    /// There was stream-ordered memory here. The driver keeps it after its free, for the next request.
+    #[serde(default)]
+    pub(crate) stream_ordered: bool,
     /// Part of `plain`, `async_pool`, `managed` and `physical` that is the framework pool's.
     pub(crate) pooled: DriverBytes,
     /// On Ascend, the components that hold the rest.

@@ -128,7 +128,11 @@ impl Process {
         let rows = self.devices.sorted();
         let row = rows.into_iter().find(|row| row.ordinal == device);
         let held = row.and_then(|row| self.held_bytes(row));
-        let context = told.process_bytes.zip(held);
+        // What the driver keeps of stream-ordered memory that was freed is told by nobody, and is no context.
+        let is_here = |row: &Device| row.ordinal.is_none() || row.ordinal == device;
+        let kept = |row: &Device| is_here(row) && row.driver.stream_ordered;
+        let kept = self.devices.iter().any(kept);
+        let context = told.process_bytes.zip(held).filter(|_| !kept);
         let row = self.devices.at(device);
         row.nvml = Some(told.clone());
         row.context_bytes = context.and_then(|(all, held)| all.checked_sub(held));
@@ -408,8 +412,11 @@ impl Process {
         match self.source_of(device) {
             // Where the pool cannot be seen, its reserved bytes are all that was taken from the driver.
             Source::Pool if !self.is_pool_hidden() => {
-                let reserved = self.reserved_bytes(device);
-                reserved.map(|reserved| reserved + device.driver.direct().bytes)
+                let driver = &device.driver;
+                let reserved = self.reserved_bytes(device)?;
+                // An allocator of a private pool may have more from the driver than it gives to the pool as segments.
+                let pool = reserved.max(driver.pooled.bytes);
+                Some(pool.saturating_add(driver.direct().bytes))
             }
             _ => self.reserved_bytes(device),
         }

@@ -51,6 +51,12 @@ fn part(device: &mut DriverDevice, kind: Kind) -> &mut DriverBytes {
     }
 }
 
+/// Counts one more of a kind.
+fn came(device: &mut DriverDevice, kind: Kind, bytes: u64) {
+    device.stream_ordered |= kind == Kind::Async;
+    add(part(device, kind), bytes);
+}
+
 /// Counts one more.
 pub(crate) fn add(to: &mut DriverBytes, bytes: u64) {
     to.count += 1;
@@ -89,7 +95,7 @@ impl Allocation {
         scene.stacks.came(device, new.stack, size, true);
         new.place = scene.groups.join(scene.time_ns, new.group());
         let row = scene.devices.driver(device);
-        add(part(row, kind), size);
+        came(row, kind, size);
         row.components.came(told(hal), size);
         row.alloc_count += 1;
         row.sizes.record(size);
@@ -153,7 +159,7 @@ impl Allocation {
             old.note_level(scene.time_ns, 0, 0);
             self.device = Some(device);
             let new = scene.devices.driver(self.device);
-            add(part(new, self.kind), self.size);
+            came(new, self.kind, self.size);
             new.alloc_count += 1;
             new.sizes.record(self.size);
             new.note_level(scene.time_ns, 1, 0);

@@ -79,6 +79,13 @@ impl Host {
         pinned
     }
 
+    /// Whether what is at this address came after a call had begun. Such a call cannot have freed it: it freed the one
+    /// before, which went from the counters when this one came (see `Driver::overtaken_free`).
+    pub(crate) fn came_after(&self, ptr: u64, began_ns: u64) -> bool {
+        let pinned = self.allocated.get(&ptr);
+        pinned.is_some_and(|pinned| pinned.born_ns > began_ns)
+    }
+
     /// Takes an allocation out. Returns whether it was known.
     pub(crate) fn free(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
         let Some(pinned) = self.allocated.remove(&ptr) else {

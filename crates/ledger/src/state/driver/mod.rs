@@ -178,6 +178,9 @@ impl Driver {
             CallOp::Free | CallOp::AsyncFree => self.free(scene, call),
             CallOp::HostAlloc => self.allocate_host(scene, call),
             CallOp::HostFree => {
+                if self.host.came_after(call.ptr, began_ns(scene, call)) {
+                    return;
+                }
                 // Freeing device memory here is an error that the runtime has refused already,
                 // but some simulated and older ones let it pass.
                 if !self.host.free(scene, call.ptr) {
@@ -208,10 +211,13 @@ impl Driver {
                     .create(scene, call.handle, call.size, call.device, call.hal);
             }
             CallOp::Release => {
+                let began = began_ns(scene, call);
                 // Ascend's driver makes physical memory of the host as well, and its handles are addresses.
-                let is_host = call.vendor == Vendor::Ascend && self.host.free(scene, call.handle);
+                let is_host = call.vendor == Vendor::Ascend
+                    && (self.host.came_after(call.handle, began)
+                        || self.host.free(scene, call.handle));
                 if !is_host {
-                    self.vmm.release(scene, call.handle);
+                    self.vmm.release(scene, call.handle, began);
                 }
             }
             CallOp::Map => self.vmm.map(scene, call.ptr, call.size, call.handle),
@@ -322,7 +328,10 @@ impl Driver {
         if call.ptr == 0 || self.overtaken_free(scene, call) {
             return;
         }
-        if self.free_device(scene, call.ptr) || self.host.free(scene, call.ptr) {
+        if self.free_device(scene, call.ptr)
+            || self.host.came_after(call.ptr, began_ns(scene, call))
+            || self.host.free(scene, call.ptr)
+        {
             return;
         }
         if self.ipc.contains_key(&call.ptr) {

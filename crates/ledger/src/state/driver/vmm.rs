@@ -19,12 +19,26 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Memory {
     Own(Allocation),
+    /// Of another process. CUDA's import does not tell the size, which is 0 until the memory is mapped.
     Imported {
         device: Option<i32>,
         size: u64,
+        #[serde(default)]
+        born_ns: u64,
     },
     /// Memory of the host.
     Host(Pinned),
+}
+
+impl Memory {
+    /// When it came.
+    fn born_ns(&self) -> u64 {
+        match self {
+            Memory::Own(allocation) => allocation.born_ns,
+            Memory::Imported { born_ns, .. } => *born_ns,
+            Memory::Host(pinned) => pinned.born_ns,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -121,7 +135,13 @@ impl Vmm {
         device: Option<i32>,
     ) {
         add(&mut scene.devices.driver(device).imported, size);
-        self.name(scene, handle, Memory::Imported { device, size });
+        let born_ns = scene.time_ns;
+        let memory = Memory::Imported {
+            device,
+            size,
+            born_ns,
+        };
+        self.name(scene, handle, memory);
     }
 
     fn name(&mut self, scene: &mut Scene<'_>, handle: u64, memory: Memory) {
@@ -141,13 +161,19 @@ impl Vmm {
         self.names.insert(handle, (self.last_number, 1));
     }
 
-    /// A reference by this handle was released.
-    pub(crate) fn release(&mut self, scene: &mut Scene<'_>, handle: u64) {
+    /// A reference by this handle was released, by a call that began at this time.
+    pub(crate) fn release(&mut self, scene: &mut Scene<'_>, handle: u64, began_ns: u64) {
         let Some((number, references)) = self.names.get_mut(&handle) else {
             self.unknown += 1;
             return;
         };
         let number = *number;
+        let memory = self.physicals.get(&number).map(|one| &one.memory);
+        if memory.is_some_and(|memory| memory.born_ns() > began_ns) {
+            // Another thread got the handle before the release returned: it was of the memory before, which went from
+            // the counters when this memory came (see `Driver::overtaken_free`).
+            return;
+        }
         *references = references.saturating_sub(1);
         if *references == 0 {
             self.names.remove(&handle);
@@ -173,7 +199,7 @@ impl Vmm {
                     self.direct -= usize::from(!allocation.pooled && self.direct > 0);
                     allocation.leave(scene, seen);
                 }
-                Memory::Imported { device, size } => {
+                Memory::Imported { device, size, .. } => {
                     take(&mut scene.devices.driver(device).imported, size);
                 }
                 Memory::Host(pinned) => self.ended.push(pinned),
@@ -214,8 +240,18 @@ impl Vmm {
         // Mappings that overlap must have been unmapped without being seen.
         self.drop_overlapping(scene, ptr, ptr.saturating_add(size));
         let physical = self.names.get(&handle).map(|(number, _)| *number);
-        if let Some(physical) = physical.and_then(|number| self.physicals.get_mut(&number)) {
-            physical.mappings += 1;
+        if let Some(found) = physical.and_then(|number| self.physicals.get_mut(&number)) {
+            found.mappings += 1;
+            if let Memory::Imported {
+                device,
+                size: told @ 0,
+                ..
+            } = &mut found.memory
+            {
+                *told = size;
+                let imported = &mut scene.devices.driver(*device).imported;
+                imported.bytes = imported.bytes.saturating_add(size);
+            }
         }
         self.mappings.insert(ptr, Mapping { size, physical });
     }

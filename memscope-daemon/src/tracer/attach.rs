@@ -99,8 +99,9 @@ impl Tracer {
             if pid == own || is_known || !rule.matches(pid) {
                 continue;
             }
-            if matches!(asked, Asked::Now) {
-                // Whoever asks for it gets it, also where somebody has detached it before and it has nothing to trace yet.
+            let was_detached = matches!(asked, Asked::Now) && self.let_be.contains_key(&pid);
+            if was_detached && Tracer::may_see(&rule.caller, pid) {
+                // Whoever asks for it gets it, also where it has nothing to trace yet. Those who may not see it do not undo a detach.
                 self.let_be.remove(&pid);
             }
             match self.attach_matching(&rule, pid) {

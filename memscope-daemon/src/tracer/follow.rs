@@ -312,10 +312,13 @@ impl Tracer {
 
     /// Whether a process that waits to be followed is still there, and the caller may see it.
     pub(super) fn may_see_that_waits(caller: &Caller, one: &Followed) -> bool {
-        is_same(Some(&one.start_ticks), one.pid)
-            && (caller.sees_all()
-                || memscope_site::process::facts(one.pid)
-                    .is_ok_and(|facts| caller.may_see(&facts.uids)))
+        is_same(Some(&one.start_ticks), one.pid) && Tracer::may_see(caller, one.pid)
+    }
+
+    /// Whether the caller may see a process that is not traced.
+    pub(super) fn may_see(caller: &Caller, pid: u32) -> bool {
+        caller.sees_all()
+            || memscope_site::process::facts(pid).is_ok_and(|facts| caller.may_see(&facts.uids))
     }
 
     fn follow_now(&mut self, next: Followed) {

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use memscope_common::ProcessEntry;
 use memscope_tests::{
-    BpfFs, Calls, Daemon, LONG, Library, SmallDisk, Torch, Value, assert_histories, assert_totals,
-    coverage, device, eventually, executable, find, held, number, tool, until,
+    BpfFs, Calls, Daemon, LONG, Library, Program, SmallDisk, Torch, Value, assert_histories,
+    assert_totals, coverage, device, eventually, executable, find, held, number, sim, tool, until,
 };
 
 fn with_pins(bpffs: &BpfFs) -> Daemon {
@@ -237,6 +237,45 @@ fn a_process_executes_another_program_while_nobody_looks() {
     calls.call("cudaMalloc b 1000");
     assert_eq!(held(&next.stats(pid)), (1, 1000));
     calls.finish();
+}
+
+/// Children that waited to be followed when the daemon was killed are followed by the next one. The first ones never wait, and how many
+/// these are depends on the machine, so more and more are tried.
+#[test]
+fn killed_while_children_wait() {
+    let mut tried = [150, 300, 600, 1200].into_iter();
+    assert!(tried.any(killed_before_all_were_attached));
+}
+
+/// Says whether some of so many children were not attached yet when the daemon was killed. All are attached in the end.
+fn killed_before_all_were_attached(children: usize) -> bool {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let command = sim().native(executable("hostile.c", Library::Runtime));
+    let mut program = Program::start("the process with many children", command);
+    program.hear();
+    let pid = program.pid_text();
+    daemon.json(&["attach", "--pid", &pid, "--children", "--level", "segments"]);
+    let attached = |daemon: &Daemon| {
+        let list = daemon.json(&["ps"]);
+        let processes = list["processes"].as_array().unwrap();
+        let is_attached = |one: &&Value| one["state"] == "attached";
+        processes.iter().filter(is_attached).count()
+    };
+    assert_eq!(program.ask(&format!("forks {children}"))["result"], 0);
+    until(LONG, "the first child is attached", || {
+        (attached(&daemon) > 1).then_some(())
+    });
+    // The daemon has heard of all forks by then.
+    daemon.json(&["status"]);
+    let some_wait = attached(&daemon) <= children;
+    daemon.kill();
+    let next = daemon.successor();
+    until(LONG, "all are attached", || {
+        (attached(&next) == children + 1).then_some(())
+    });
+    program.finish();
+    some_wait
 }
 
 #[test]

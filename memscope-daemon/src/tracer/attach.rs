@@ -256,6 +256,7 @@ impl Tracer {
         self.next_handle += 1;
         let default_known =
             facts.from_start || self.visible_devices(&facts, vendor_of(pid)) == Some(1);
+        let forks_told_ns = crate::clock::boot_ns();
         let slot = self
             .kernel
             .add_process(
@@ -347,6 +348,7 @@ impl Tracer {
                 rule: cause.rule,
                 children: cause.children,
                 full: 0,
+                forks_since_ns: cause.forks_since_ns.unwrap_or(forks_told_ns),
                 nvml: super::nvml::Told::default(),
                 notes: BTreeMap::new(),
                 libraries: BTreeMap::new(),
@@ -382,8 +384,8 @@ impl Tracer {
         self.read_backend(pid);
         self.say_memory(pid, false);
         self.start_reading(pid);
-        if let Some(since_ns) = cause.forks_since_ns {
-            self.follow_what_was_forked(pid, since_ns);
+        if cause.forks_since_ns.is_some() {
+            self.follow_what_was_forked(pid);
         }
         self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {

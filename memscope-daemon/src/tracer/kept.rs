@@ -12,6 +12,7 @@ use memscope_rpc::{AttachOptions, Caller};
 use memscope_site::{FileIdentity, SettingsPlace};
 use serde::{Deserialize, Serialize};
 
+use super::cause::Followed;
 use super::rules::Rule;
 use super::ruling::InForce;
 use super::traced::{AtOnce, Library, TraceState, Traced};
@@ -59,6 +60,9 @@ pub struct Kept {
     pub layouts: Vec<(FileIdentity, Layout)>,
     /// The traced processes.
     pub processes: Vec<KeptProcess>,
+    /// Processes that were traced, have executed another image, and wait to be attached as that. Children that wait are looked for anew.
+    #[serde(default)]
+    pub(super) waiting: Vec<Followed>,
 }
 
 /// Since when what outlives a daemon counts.
@@ -145,6 +149,9 @@ pub struct KeptProcess {
     /// Coverage notes that were said, by code; empty ones were taken back.
     pub notes: BTreeMap<String, String>,
     /// Libraries with sites, by path.
+    /// Those that it has forked since this moment, boot-time nanoseconds.
+    #[serde(default)]
+    pub forks_since_ns: Option<u64>,
     pub libraries: BTreeMap<String, Library>,
     /// Its links.
     pub links: Vec<LinkSite>,
@@ -157,6 +164,14 @@ fn unknown() -> AtOnce {
 impl KeptProcess {
     /// From a traced process.
     pub(super) fn of(traced: &Traced) -> KeptProcess {
+impl Kept {
+    /// Lets nothing that is or was to be traced go on.
+    pub fn forget_processes(&mut self) {
+        self.processes.clear();
+        self.waiting.clear();
+    }
+}
+
         // All fields are named, so that whoever adds one has to decide here.
         let Traced {
             pid: _,
@@ -203,6 +218,7 @@ impl KeptProcess {
             nvml: _,
             notes,
             libraries,
+            forks_since_ns,
         } = traced;
         KeptProcess {
             handle: handle.0,
@@ -232,6 +248,7 @@ impl KeptProcess {
             links: links.iter().map(|link| link.site.clone()).collect(),
         }
     }
+            forks_since_ns: Some(*forks_since_ns),
 }
 
 /// What an earlier daemon has left, as far as this one can use it.
@@ -371,14 +388,11 @@ pub fn write_kept(state_dir: &Path, kept: &Kept) -> std::io::Result<()> {
 }
 
 /// Writes down that nothing is traced any more.
-pub fn write_stopped(state_dir: &Path, kept: Kept) -> std::io::Result<()> {
-    let stopped = Kept {
-        stopped: true,
-        pins: None,
-        processes: Vec::new(),
-        ..kept
-    };
-    write_kept(state_dir, &stopped)
+pub fn write_stopped(state_dir: &Path, mut kept: Kept) -> std::io::Result<()> {
+    kept.stopped = true;
+    kept.pins = None;
+    kept.forget_processes();
+    write_kept(state_dir, &kept)
 }
 
 /// The tracer's side of the file.

@@ -129,6 +129,8 @@ pub struct Traced {
     pub children: bool,
     /// Full tables that have been reported: one bit for each [`memscope_common::DropReason`].
     pub full: u64,
+    /// Those that it has forked since this moment, boot-time nanoseconds.
+    pub forks_since_ns: u64,
     /// What NVML says of its devices, as it was last recorded.
     pub nvml: super::nvml::Told,
     /// Coverage notes that have been recorded: text by code, empty if withdrawn.

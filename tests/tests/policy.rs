@@ -377,11 +377,7 @@ fn the_next_daemon_follows_its_own_configuration() {
     ));
     let next = daemon.successor();
     let process = next.process(same.pid()).unwrap();
-    assert_eq!(
-        number(&process["handle"]),
-        handle,
-        "it is traced on without a gap"
-    );
+    assert_eq!(number(&process["handle"]), handle, "it is traced on");
     let told = same.ask("totals");
     assert_totals(&next.stats(same.pid()), &told);
     wait_for_level(&next, more.pid(), "trace");

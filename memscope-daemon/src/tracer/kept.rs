@@ -284,7 +284,7 @@ impl std::fmt::Display for TakenOver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = Vec::new();
         for (count, what) in [
-            (self.kept, "traced on without a gap"),
+            (self.kept, "traced on"),
             (self.attached, "attached anew, since their probes were gone"),
             (
                 self.untold,

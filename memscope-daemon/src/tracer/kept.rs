@@ -140,18 +140,21 @@ pub struct KeptProcess {
     /// The structures of its allocator are a copy of its parent's.
     #[serde(default)]
     pub is_copy: bool,
+    /// They are known to be none.
+    #[serde(default)]
+    pub is_own: bool,
     /// Stacks of compiled code are taken.
     pub native: bool,
     /// The rule that attached it.
     pub rule: Option<u64>,
     /// Its children are attached as well.
     pub children: bool,
-    /// Coverage notes that were said, by code; empty ones were taken back.
-    pub notes: BTreeMap<String, String>,
-    /// Libraries with sites, by path.
     /// Those that it has forked since this moment, boot-time nanoseconds.
     #[serde(default)]
     pub forks_since_ns: Option<u64>,
+    /// Coverage notes that were said, by code; empty ones were taken back.
+    pub notes: BTreeMap<String, String>,
+    /// Libraries with sites, by path.
     pub libraries: BTreeMap<String, Library>,
     /// Its links.
     pub links: Vec<LinkSite>,
@@ -161,9 +164,6 @@ fn unknown() -> AtOnce {
     AtOnce::Unknown
 }
 
-impl KeptProcess {
-    /// From a traced process.
-    pub(super) fn of(traced: &Traced) -> KeptProcess {
 impl Kept {
     /// Lets nothing that is or was to be traced go on.
     pub fn forget_processes(&mut self) {
@@ -172,6 +172,9 @@ impl Kept {
     }
 }
 
+impl KeptProcess {
+    /// From a traced process.
+    pub(super) fn of(traced: &Traced) -> KeptProcess {
         // All fields are named, so that whoever adds one has to decide here.
         let Traced {
             pid: _,
@@ -197,8 +200,9 @@ impl Kept {
             reading: _,
             read_again: _,
             is_copy,
+            is_own,
             reading_began_ns: _,
-            holds_nothing: _,
+            found_nothing_ns: _,
             baseline,
             retry: _,
             next_read: _,
@@ -214,11 +218,11 @@ impl Kept {
             budget: _,
             rule,
             children,
+            forks_since_ns,
             full: _,
             nvml: _,
             notes,
             libraries,
-            forks_since_ns,
         } = traced;
         KeptProcess {
             handle: handle.0,
@@ -239,16 +243,17 @@ impl Kept {
             backend: backend.clone(),
             baseline_read: baseline.is_some(),
             is_copy: *is_copy,
+            is_own: *is_own,
             python: *python,
             native: *native,
             rule: *rule,
             children: *children,
+            forks_since_ns: Some(*forks_since_ns),
             notes: notes.clone(),
             libraries: libraries.clone(),
             links: links.iter().map(|link| link.site.clone()).collect(),
         }
     }
-            forks_since_ns: Some(*forks_since_ns),
 }
 
 /// What an earlier daemon has left, as far as this one can use it.

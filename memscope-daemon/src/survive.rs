@@ -125,7 +125,7 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
     let since = Since::after(earlier.and_then(|kept| kept.since), taken_over);
     let left = kept.map(|mut kept| {
         if !goes_on {
-            kept.processes.clear();
+            kept.forget_processes();
         }
         TakeOver {
             kept,

@@ -1,7 +1,9 @@
 //! Compiling the C workloads.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fs::{Permissions, set_permissions};
 use std::hash::{Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -121,6 +123,23 @@ pub fn copy_program(from: &Path, to: &Path) {
     command.arg(from).arg(to);
     let (status, _, errors) = run(command, Duration::from_secs(60));
     assert!(status.success(), "cp: {errors}");
+}
+
+/// Runs what follows as the user nobody, without groups.
+pub const NOBODY: [&str; 4] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
+
+/// A copy of a program where everyone may run it.
+pub fn public(folder: &Path, program: &Path) -> PathBuf {
+    set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.join(program.file_name().unwrap());
+    copy_program(program, &copy);
+    set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+    copy
 }
 
 /// Copies a file and takes the symbols out of the copy.

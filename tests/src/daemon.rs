@@ -1,6 +1,7 @@
 //! A daemon of this test's own.
 
-use std::fs::File;
+use std::fs::{File, Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -202,6 +203,12 @@ impl Daemon {
     pub fn detach(&self, pid: u32) {
         let answer = self.json(&["detach", "--pid", &pid.to_string()]);
         assert_eq!(answer["pids"], serde_json::json!([pid]));
+    }
+
+    /// Lets all users ask it, as if they were of its group.
+    pub fn open_to_all(&self) {
+        set_permissions(self.folder(), Permissions::from_mode(0o755)).unwrap();
+        set_permissions(self.socket(), Permissions::from_mode(0o666)).unwrap();
     }
 
     /// What a process holds.

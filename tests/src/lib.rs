@@ -41,7 +41,7 @@ mod xtask;
 
 pub use bpf::{Kind as BpfKind, Objects, entries as bpf_entries, exists as bpf_exists};
 pub use bpffs::BpfFs;
-pub use build::{Library, copy_program, executable, library, strip};
+pub use build::{Library, NOBODY, copy_program, executable, library, public, strip};
 pub use calllog::CallLog;
 pub use calls::Calls;
 pub use ctl::{Asking, Said};

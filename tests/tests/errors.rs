@@ -9,8 +9,8 @@ use std::process::Command;
 
 use memscope_tests::limits::Met;
 use memscope_tests::{
-    Asking, Calls, Daemon, LONG, Library, Program, Torch, Value, copy_program, coverage,
-    eventually, executable, find, json, library, number, scratch, sim, tool, until,
+    Asking, Calls, Daemon, LONG, Library, NOBODY, Program, Torch, Value, coverage, eventually,
+    executable, find, json, library, number, public, scratch, sim, tool, until,
 };
 
 /// There every probe would be in place, and see nothing.
@@ -234,23 +234,6 @@ fn no_daemon() {
     assert_eq!(daemon.ctl(&["status"]).code, 0);
 }
 
-/// Runs what follows as the user nobody, without groups.
-const NOBODY: [&str; 4] = [
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-];
-
-/// A copy of a program where everyone may run it.
-fn public(folder: &Path, program: &Path) -> PathBuf {
-    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
-    let copy = folder.join(program.file_name().unwrap());
-    copy_program(program, &copy);
-    std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).unwrap();
-    copy
-}
-
 #[test]
 fn processes_of_others() {
     let daemon = Daemon::start();
@@ -271,9 +254,7 @@ fn processes_of_others() {
     assert!(mode == 0o600 || mode == 0o660, "mode {mode:o}");
     nobody(&["status"]).refused(5, &["may not connect", "sudo"]);
 
-    // As if nobody were of the group.
-    std::fs::set_permissions(daemon.folder(), PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
+    daemon.open_to_all();
     let root_pid = roots.pid_text();
     nobody(&["attach", "--pid", &root_pid]).refused(4, &["no process", "you may see"]);
     nobody(&["stats", "--pid", &root_pid]).refused(4, &["not traced"]);

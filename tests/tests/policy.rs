@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use memscope_tests::{
-    BpfFs, Calls, Daemon, Group, Library, Program, Torch, assert_totals, compared, coverage,
-    device, eventually, executable, find, held, number, scratch, sim, tool,
+    Asking, BpfFs, Calls, Daemon, Group, Library, NOBODY, Program, Torch, assert_totals, compared,
+    coverage, device, eventually, executable, find, held, json, number, public, scratch, sim, tool,
 };
 use std::path::PathBuf;
 
@@ -303,6 +303,40 @@ fn what_was_detached_before_there_was_a_policy_stays_detached() {
     detached.finish();
 }
 
+/// Nor does a user who may not see it have it traced again, by asking for all of its name.
+#[test]
+fn what_was_detached_is_not_another_users_to_attach() {
+    let job = job(10);
+    let configuration = Configuration::with("");
+    let daemon = configuration.daemon(&[]);
+    let mut detached = calls_of(&job, "detached");
+    let mut other = calls_of(&job, "other");
+    daemon.attach(detached.pid(), "segments");
+    daemon.detach(detached.pid());
+    daemon.open_to_all();
+    let folder = scratch();
+    let ctl = public(folder.path(), &tool("memscope-ctl"));
+    let socket = daemon.socket();
+    let as_nobody = [
+        &NOBODY[..],
+        &[ctl.to_str().unwrap(), "--socket", socket.to_str().unwrap()],
+    ]
+    .concat();
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", detached.pid())).unwrap();
+    let asked = Asking::raw(&as_nobody, ["--json", "attach", "--comm", name.trim_end()]);
+    assert_eq!(asked.ask().json()["processes"], json!([]));
+    configuration.write(&format!(
+        "[[attach]]\njob = \"slurm:{job}\"\nlevel = \"segments\"\n"
+    ));
+    read_again(&daemon, "1 entry [[attach]] count");
+    wait_for_level(&daemon, other.pid(), "segments");
+    // This is answered when the search that found the other one has ended.
+    daemon.json(&["status"]);
+    assert_eq!(level(&daemon, detached.pid()), None);
+    other.finish();
+    detached.finish();
+}
+
 #[test]
 fn the_next_daemon_follows_its_own_configuration() {
     let job = job(4);
@@ -343,11 +377,7 @@ fn the_next_daemon_follows_its_own_configuration() {
     ));
     let next = daemon.successor();
     let process = next.process(same.pid()).unwrap();
-    assert_eq!(
-        number(&process["handle"]),
-        handle,
-        "it is traced on without a gap"
-    );
+    assert_eq!(number(&process["handle"]), handle, "it is traced on");
     let told = same.ask("totals");
     assert_totals(&next.stats(same.pid()), &told);
     wait_for_level(&next, more.pid(), "trace");

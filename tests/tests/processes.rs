@@ -256,6 +256,29 @@ fn a_forked_process_does_not_hold_its_parents_memory() {
     torch.finish();
 }
 
+/// That its parent held nothing when it was read last says nothing of what it has taken since then.
+#[test]
+fn a_process_forked_since_its_parent_was_read_does_not_hold_its_memory() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "read");
+    // A reading of so many blocks takes a while.
+    let told = torch.ask("crowd 30000");
+    let child = number(&torch.ask("fork")["child"]) as u32;
+    daemon.attach(child, "read");
+    // It reads both, the child while the reading of the parent is under way.
+    daemon.json(&["devices"]);
+    assert_totals(&daemon.stats(torch.pid()), &told);
+    let stats = daemon.stats(child);
+    let mut held = stats["devices"].as_array().unwrap().iter();
+    let is_nothing = held.all(|device| device["reserved_bytes"].as_u64().unwrap_or(0) == 0);
+    assert!(is_nothing, "{stats:#}");
+    assert!(coverage(&stats).contains(&"pool_not_readable"), "{stats:#}");
+    // SAFETY: no memory; the child waits for this and is its parent's to reap.
+    unsafe { libc::kill(child as i32, libc::SIGKILL) };
+    torch.finish();
+}
+
 /// The parent has loaded PyTorch and uses no device, as one does that starts the processes of a server.
 #[test]
 fn a_forked_process_holds_what_it_has_taken_itself() {
@@ -272,6 +295,11 @@ fn a_forked_process_holds_what_it_has_taken_itself() {
             (is_read && claims_to_know(&stats)).then_some(stats)
         });
         assert_totals(&stats, &told);
+        // What its parent takes later changes nothing of that.
+        let of_parent = torch.ask("train 2");
+        assert_totals(&daemon.stats(torch.pid()), &of_parent);
+        let told = torch.ask("worker_takes 5000000")["worker"].clone();
+        assert_totals(&daemon.stats(child), &told);
         torch.finish();
     }
 }

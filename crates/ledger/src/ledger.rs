@@ -367,10 +367,10 @@ impl Ledger {
         let mut gone = Vec::new();
         self.order.retain(|handle| {
             // A rule for a group of processes also meets the shells and scripts in it. There would soon be more of them than of
-            // processes that somebody wants to know about.
+            // processes that somebody wants to know about. One that executes a program while it is attached may get that one's probes.
             let over = processes.get(handle).is_some_and(|process| {
                 process.ended_ns.is_some_and(|ended| {
-                    process.waits_for_device() || now_ns.saturating_sub(ended) > retention
+                    process.is_nothing_to_keep() || now_ns.saturating_sub(ended) > retention
                 })
             });
             if over {

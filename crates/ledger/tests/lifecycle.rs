@@ -193,7 +193,11 @@ fn nothing_is_kept_of_what_never_used_a_device() {
         libraries: vec!["/usr/lib/libcuda.so.1".to_owned()],
         ..Placement::default()
     };
-    ledger.apply(&event(trainer, SECOND, Body::Placed(Box::new(placed))));
+    ledger.apply(&event(
+        trainer,
+        SECOND,
+        Body::Placed(Box::new(placed.clone())),
+    ));
     // Its library is gone again, and what it did with it counts all the same.
     ledger.apply(&event(trainer, SECOND, Body::Placed(Box::default())));
     assert!(!waits(&ledger, trainer));
@@ -202,6 +206,27 @@ fn nothing_is_kept_of_what_never_used_a_device() {
         ledger.apply(&event(process, 2 * SECOND, Body::Exited));
     }
     assert_eq!(ledger.expire(2 * SECOND), [shell]);
+
+    // One that executes the trainer while it is attached gets its probes, and one that has used a device is kept.
+    let [wrapper, user] = [4, 5].map(ProcessHandle);
+    for process in [wrapper, user] {
+        let facts = facts(40 + process.0, Level::Trace, true);
+        ledger.apply(&event(process, 3 * SECOND, Body::Attached(facts)));
+        ledger.apply(&event(
+            process,
+            3 * SECOND,
+            Body::Placed(Box::new(placed.clone())),
+        ));
+    }
+    ledger.apply(&event(
+        user,
+        3 * SECOND,
+        call("cudaMalloc", CallOp::Alloc, 0x1000, 500),
+    ));
+    for process in [wrapper, user] {
+        ledger.apply(&event(process, 4 * SECOND, Body::Replaced));
+    }
+    assert_eq!(ledger.expire(4 * SECOND), [wrapper]);
 }
 
 #[test]

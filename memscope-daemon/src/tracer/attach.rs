@@ -99,8 +99,9 @@ impl Tracer {
             if pid == own || is_known || !rule.matches(pid) {
                 continue;
             }
-            if matches!(asked, Asked::Now) {
-                // Whoever asks for it gets it, also where somebody has detached it before and it has nothing to trace yet.
+            let was_detached = matches!(asked, Asked::Now) && self.let_be.contains_key(&pid);
+            if was_detached && Tracer::may_see(&rule.caller, pid) {
+                // Whoever asks for it gets it, also where it has nothing to trace yet. Those who may not see it do not undo a detach.
                 self.let_be.remove(&pid);
             }
             match self.attach_matching(&rule, pid) {
@@ -255,6 +256,7 @@ impl Tracer {
         self.next_handle += 1;
         let default_known =
             facts.from_start || self.visible_devices(&facts, vendor_of(pid)) == Some(1);
+        let forks_told_ns = crate::clock::boot_ns();
         let slot = self
             .kernel
             .add_process(
@@ -332,8 +334,9 @@ impl Tracer {
                 reading: false,
                 read_again: false,
                 is_copy: false,
+                is_own: false,
                 reading_began_ns: 0,
-                holds_nothing: false,
+                found_nothing_ns: None,
                 baseline: None,
                 retry: None,
                 python: false,
@@ -345,6 +348,7 @@ impl Tracer {
                 options: options.clone(),
                 rule: cause.rule,
                 children: cause.children,
+                forks_since_ns: cause.forks_since_ns.unwrap_or(forks_told_ns),
                 full: 0,
                 nvml: super::nvml::Told::default(),
                 notes: BTreeMap::new(),
@@ -381,8 +385,8 @@ impl Tracer {
         self.read_backend(pid);
         self.say_memory(pid, false);
         self.start_reading(pid);
-        if let Some(since_ns) = cause.forks_since_ns {
-            self.follow_what_was_forked(pid, since_ns);
+        if cause.forks_since_ns.is_some() {
+            self.follow_what_was_forked(pid);
         }
         self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {

@@ -4,12 +4,13 @@ use std::collections::{HashSet, VecDeque};
 
 use memscope_ledger::event::CoverageNote;
 use memscope_rpc::{AttachOptions, Caller};
+use serde::{Deserialize, Serialize};
 
 /// Most processes that wait to be followed: as many as can be traced at a time.
 pub(super) const LONGEST_QUEUE: usize = memscope_common::SLOTS as usize;
 
 /// How a process came to be attached.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cause {
     pub(super) options: AttachOptions,
     pub(super) rule: Option<u64>,
@@ -25,6 +26,7 @@ pub(super) struct Cause {
 }
 
 /// A process that is to be attached because a traced one led to it: as its parent, or as what it was before it executed another image.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Followed {
     pub(super) pid: u32,
     pub(super) start_ticks: u64,

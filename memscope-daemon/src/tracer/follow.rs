@@ -165,11 +165,6 @@ impl Tracer {
         if self.pid_of(process) != Some(tgid) {
             return;
         }
-        // What the new image forks is told by nobody until it is attached.
-        let attached = self.keeper.ask_blocking(move |ledger, _| {
-            let summary = ledger.summary(process);
-            summary.map(|summary| summary.attached_ns)
-        });
         let Some(old) = self.end(tgid, DaemonRecord::Replaced) else {
             return;
         };
@@ -190,7 +185,8 @@ impl Tracer {
             children: old.children,
             wait: true,
             generation: old.facts.generation + 1,
-            forks_since_ns: attached.flatten(),
+            // What the new image forks is told by nobody until it is attached.
+            forks_since_ns: Some(old.forks_since_ns),
             late: None,
         };
         self.follow(old.facts.uids[0], tgid, tgid, old.caller, cause);
@@ -213,14 +209,16 @@ impl Tracer {
         self.follow(uid, pid, child, caller, cause);
     }
 
-    /// Lets the children wait to be followed that a process has forked since a moment, when no probe told of them.
-    pub(super) fn follow_what_was_forked(&mut self, pid: u32, since_ns: u64) {
+    /// Lets those children of a process wait to be followed that it has forked and that are not traced: no probe told of them, or they
+    /// waited when the daemon before this one ended.
+    pub(super) fn follow_what_was_forked(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid).filter(|traced| traced.children) else {
             return;
         };
         let cause = Tracer::of_child(traced);
         let (caller, uid) = (traced.caller.clone(), traced.facts.uids[0]);
-        let since_ticks = since_ns / (1_000_000_000 / rustix::param::clock_ticks_per_second());
+        let since_ticks =
+            traced.forks_since_ns / (1_000_000_000 / rustix::param::clock_ticks_per_second());
         for child in memscope_site::process::children(pid) {
             let Ok(stat) = memscope_site::process::alive(child) else {
                 continue;
@@ -283,7 +281,7 @@ impl Tracer {
         }
     }
 
-    fn wait_to_follow(&mut self, next: Followed) {
+    pub(super) fn wait_to_follow(&mut self, next: Followed) {
         let Followed { pid, from, uid, .. } = next;
         if !self.waiting.push(next) {
             tracing::warn!(
@@ -312,10 +310,13 @@ impl Tracer {
 
     /// Whether a process that waits to be followed is still there, and the caller may see it.
     pub(super) fn may_see_that_waits(caller: &Caller, one: &Followed) -> bool {
-        is_same(Some(&one.start_ticks), one.pid)
-            && (caller.sees_all()
-                || memscope_site::process::facts(one.pid)
-                    .is_ok_and(|facts| caller.may_see(&facts.uids)))
+        is_same(Some(&one.start_ticks), one.pid) && Tracer::may_see(caller, one.pid)
+    }
+
+    /// Whether the caller may see a process that is not traced.
+    pub(super) fn may_see(caller: &Caller, pid: u32) -> bool {
+        caller.sees_all()
+            || memscope_site::process::facts(pid).is_ok_and(|facts| caller.may_see(&facts.uids))
     }
 
     fn follow_now(&mut self, next: Followed) {

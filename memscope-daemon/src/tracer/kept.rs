@@ -12,6 +12,7 @@ use memscope_rpc::{AttachOptions, Caller};
 use memscope_site::{FileIdentity, SettingsPlace};
 use serde::{Deserialize, Serialize};
 
+use super::cause::Followed;
 use super::rules::Rule;
 use super::ruling::InForce;
 use super::traced::{AtOnce, Library, TraceState, Traced};
@@ -59,6 +60,9 @@ pub struct Kept {
     pub layouts: Vec<(FileIdentity, Layout)>,
     /// The traced processes.
     pub processes: Vec<KeptProcess>,
+    /// Processes that were traced, have executed another image, and wait to be attached as that. Children that wait are looked for anew.
+    #[serde(default)]
+    pub(super) waiting: Vec<Followed>,
 }
 
 /// Since when what outlives a daemon counts.
@@ -136,12 +140,18 @@ pub struct KeptProcess {
     /// The structures of its allocator are a copy of its parent's.
     #[serde(default)]
     pub is_copy: bool,
+    /// They are known to be none.
+    #[serde(default)]
+    pub is_own: bool,
     /// Stacks of compiled code are taken.
     pub native: bool,
     /// The rule that attached it.
     pub rule: Option<u64>,
     /// Its children are attached as well.
     pub children: bool,
+    /// Those that it has forked since this moment, boot-time nanoseconds.
+    #[serde(default)]
+    pub forks_since_ns: Option<u64>,
     /// Coverage notes that were said, by code; empty ones were taken back.
     pub notes: BTreeMap<String, String>,
     /// Libraries with sites, by path.
@@ -152,6 +162,14 @@ pub struct KeptProcess {
 
 fn unknown() -> AtOnce {
     AtOnce::Unknown
+}
+
+impl Kept {
+    /// Lets nothing that is or was to be traced go on.
+    pub fn forget_processes(&mut self) {
+        self.processes.clear();
+        self.waiting.clear();
+    }
 }
 
 impl KeptProcess {
@@ -182,8 +200,9 @@ impl KeptProcess {
             reading: _,
             read_again: _,
             is_copy,
+            is_own,
             reading_began_ns: _,
-            holds_nothing: _,
+            found_nothing_ns: _,
             baseline,
             retry: _,
             next_read: _,
@@ -199,6 +218,7 @@ impl KeptProcess {
             budget: _,
             rule,
             children,
+            forks_since_ns,
             full: _,
             nvml: _,
             notes,
@@ -223,10 +243,12 @@ impl KeptProcess {
             backend: backend.clone(),
             baseline_read: baseline.is_some(),
             is_copy: *is_copy,
+            is_own: *is_own,
             python: *python,
             native: *native,
             rule: *rule,
             children: *children,
+            forks_since_ns: Some(*forks_since_ns),
             notes: notes.clone(),
             libraries: libraries.clone(),
             links: links.iter().map(|link| link.site.clone()).collect(),
@@ -267,7 +289,7 @@ impl std::fmt::Display for TakenOver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = Vec::new();
         for (count, what) in [
-            (self.kept, "traced on without a gap"),
+            (self.kept, "traced on"),
             (self.attached, "attached anew, since their probes were gone"),
             (
                 self.untold,
@@ -371,14 +393,11 @@ pub fn write_kept(state_dir: &Path, kept: &Kept) -> std::io::Result<()> {
 }
 
 /// Writes down that nothing is traced any more.
-pub fn write_stopped(state_dir: &Path, kept: Kept) -> std::io::Result<()> {
-    let stopped = Kept {
-        stopped: true,
-        pins: None,
-        processes: Vec::new(),
-        ..kept
-    };
-    write_kept(state_dir, &stopped)
+pub fn write_stopped(state_dir: &Path, mut kept: Kept) -> std::io::Result<()> {
+    kept.stopped = true;
+    kept.pins = None;
+    kept.forget_processes();
+    write_kept(state_dir, &kept)
 }
 
 /// The tracer's side of the file.

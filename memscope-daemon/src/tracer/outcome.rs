@@ -12,9 +12,14 @@ pub enum ReadingOutcome {
         layout: Layout,
         /// Sums of what was found, and what the reading cost.
         found: BaselineRead,
+        /// The structures are known to be no copy of the parent's: when the process was forked, its parent held nothing.
+        is_own: bool,
     },
     /// The process does not hold anything yet from which a layout could be learned.
-    NothingYet,
+    NothingYet {
+        /// See [`ReadingOutcome::Taken`].
+        is_own: bool,
+    },
     /// The structures are a copy of the parent's, which holds the memory.
     Copied {
         /// Process id of the parent.

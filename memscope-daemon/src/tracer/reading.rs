@@ -47,8 +47,10 @@ impl Tracer {
             // Nothing is read at this level, so that what was there before the attach is not known.
             Level::Segments => one.facts.from_start,
             // What came after the last reading is not seen, and this process may have been forked then.
-            Level::Read => one.holds_nothing && one.reading_began_ns > started_ns,
-            Level::Blocks | Level::Trace => one.holds_nothing,
+            Level::Read => one
+                .found_nothing_ns
+                .is_some_and(|began_ns| began_ns > started_ns),
+            Level::Blocks | Level::Trace => one.found_nothing_ns.is_some(),
         });
         let empty: HashSet<u32> = empty.map(|one| one.pid).collect();
         let Some(traced) = self.traced.get_mut(&pid) else {
@@ -79,6 +81,7 @@ impl Tracer {
             keeper: self.keeper.clone(),
             empty,
             was_copy: traced.is_copy,
+            is_own: traced.is_own,
             parts: 0,
         };
         let orders: Sender<Order> = self.orders.clone();
@@ -116,15 +119,17 @@ impl Tracer {
         }
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
-        traced.holds_nothing = match &outcome {
-            ReadingOutcome::NothingYet => true,
-            ReadingOutcome::Taken { found, .. } => found.devices == 0,
+        let (found_nothing, is_own) = match &outcome {
+            ReadingOutcome::NothingYet { is_own } => (true, *is_own),
+            ReadingOutcome::Taken { found, is_own, .. } => (found.devices == 0, *is_own),
             ReadingOutcome::Copied { .. }
             | ReadingOutcome::StillCopied
-            | ReadingOutcome::Failed { .. } => false,
+            | ReadingOutcome::Failed { .. } => (false, false),
         };
+        traced.found_nothing_ns = found_nothing.then_some(traced.reading_began_ns);
+        traced.is_own |= is_own;
         match outcome {
-            ReadingOutcome::Taken { layout, found } => {
+            ReadingOutcome::Taken { layout, found, .. } => {
                 let raced = found.cost.map_or(0, |cost| cost.raced);
                 if traced.level == Level::Read {
                     tracing::debug!(pid, raced, "the allocator's structures were read");
@@ -138,7 +143,7 @@ impl Tracer {
                 traced.retry = None;
                 self.end_notes(pid);
             }
-            ReadingOutcome::NothingYet => {
+            ReadingOutcome::NothingYet { .. } => {
                 traced.retry = None;
                 self.end_notes(pid);
             }
@@ -287,8 +292,10 @@ impl Tracer {
 
 /// Whose memory the structures of a forked process name.
 enum Inherited {
-    /// The process's own, as usual.
+    /// The process's own, as far as that is known.
     Nothing,
+    /// The process's own: when it was forked, its parent held nothing.
+    Never,
     /// That of its parent, with this process id.
     From(u32),
     /// Its own, or that of its parent.
@@ -303,6 +310,8 @@ struct Job {
     empty: HashSet<u32>,
     /// Its structures were a copy when they were looked at last.
     was_copy: bool,
+    /// Its structures are known to be no copy.
+    is_own: bool,
     /// Number of parts that were handed over.
     parts: usize,
 }
@@ -319,6 +328,7 @@ impl Job {
         }
         match self.inherited() {
             Inherited::Nothing => {}
+            Inherited::Never => self.is_own = true,
             Inherited::From(parent) => return ReadingOutcome::Copied { parent },
             Inherited::Unknown(parent) => {
                 return failed(format!(
@@ -341,9 +351,15 @@ impl Job {
                     reserved_bytes: found.reserved_bytes,
                     cost: Some(cost.into()),
                 };
-                ReadingOutcome::Taken { layout, found }
+                ReadingOutcome::Taken {
+                    layout,
+                    found,
+                    is_own: self.is_own,
+                }
             }
-            Ok(Outcome::NothingYet) => ReadingOutcome::NothingYet,
+            Ok(Outcome::NothingYet) => ReadingOutcome::NothingYet {
+                is_own: self.is_own,
+            },
             Ok(Outcome::Failed { why, layout }) => ReadingOutcome::Failed { why, layout },
             Err(error) => failed(format!("its structures cannot be read: {error}")),
         }
@@ -360,24 +376,32 @@ impl Job {
     /// Whether what the structures say is the parent's: a process that is forked after its parent has begun to use the device cannot use
     /// it, but has a copy of all structures. If the parent is not traced that is not known, and the structures are believed.
     fn inherited(&self) -> Inherited {
+        if self.is_own {
+            return Inherited::Never;
+        }
         let Some(parent) = process::copied_from(self.pid) else {
             return Inherited::Nothing;
         };
         let (child, is_empty) = (self.process, self.empty.contains(&parent));
-        let held = self.keeper.ask_blocking(move |ledger, _| {
+        let inherited = self.keeper.ask_blocking(move |ledger, _| {
             if ledger.uses_devices_itself(child) {
                 return None;
             }
-            let parent = ledger.find(parent)?;
-            let summary = ledger.summary(parent)?;
-            let holds_nothing = is_empty && !ledger.has_devices(parent);
-            (summary.ended_ns.is_none() && !holds_nothing).then_some(summary.reserved_bytes)
+            let handle = ledger.find(parent)?;
+            let summary = ledger.summary(handle)?;
+            if summary.ended_ns.is_some() {
+                return None;
+            }
+            if is_empty && !ledger.has_devices(handle) {
+                return Some(Inherited::Never);
+            }
+            match summary.reserved_bytes {
+                Some(0) => None,
+                Some(_) => Some(Inherited::From(parent)),
+                None => Some(Inherited::Unknown(parent)),
+            }
         });
-        match held.flatten() {
-            None | Some(Some(0)) => Inherited::Nothing,
-            Some(Some(_)) => Inherited::From(parent),
-            Some(None) => Inherited::Unknown(parent),
-        }
+        inherited.flatten().unwrap_or(Inherited::Nothing)
     }
 
     fn append(&self, record: DaemonRecord) {

@@ -154,6 +154,7 @@ impl Tracer {
             .map(|(pid, start)| (*pid, *start))
             .collect();
         let_be.sort_unstable();
+        let executed = self.waiting.all().filter(|one| one.pid == one.from);
         Kept {
             format: FORMAT,
             boot_id: self.keeping.boot_id.clone(),
@@ -170,6 +171,7 @@ impl Tracer {
             sites: self.sites.all(),
             layouts,
             processes: self.traced.values().map(KeptProcess::of).collect(),
+            waiting: executed.cloned().collect(),
         }
     }
 }

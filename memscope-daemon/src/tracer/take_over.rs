@@ -19,6 +19,7 @@ use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
 use super::sites::Sites;
 use super::traced::AtOnce;
 use super::{RESCAN, TraceState, Traced, Tracer};
+use crate::clock;
 use crate::ingest::ring::Ring;
 use crate::keeper::Command;
 use crate::policy::Policy;
@@ -57,6 +58,7 @@ impl Tracer {
             sites,
             layouts,
             processes,
+            waiting,
             ..
         } = left.kept;
         taken.rules = rules.len();
@@ -93,8 +95,8 @@ impl Tracer {
         }
         self.remove_leftovers();
         let pids: Vec<u32> = self.traced.keys().copied().collect();
-        for pid in pids {
-            self.go_on(pid);
+        for pid in &pids {
+            self.go_on(*pid);
         }
         for process in unprobed {
             let pid = process.facts.pid;
@@ -104,7 +106,7 @@ impl Tracer {
                 children: process.children,
                 wait: true,
                 generation: process.facts.generation,
-                forks_since_ns: None,
+                forks_since_ns: process.forks_since_ns,
                 late: None,
             };
             match self.attach_one(process.caller, pid, cause) {
@@ -115,6 +117,12 @@ impl Tracer {
                     taken.refused += 1;
                 }
             }
+        }
+        for one in waiting {
+            self.wait_to_follow(one);
+        }
+        for pid in pids {
+            self.follow_what_was_forked(pid);
         }
         self.enforce(policy, in_force);
         // Libraries may have been loaded meanwhile, and rules may match.
@@ -201,8 +209,9 @@ impl Tracer {
             reading: false,
             read_again: false,
             is_copy: process.is_copy,
+            is_own: process.is_own,
             reading_began_ns: 0,
-            holds_nothing: false,
+            found_nothing_ns: None,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),
@@ -218,6 +227,7 @@ impl Tracer {
             budget,
             rule: process.rule,
             children: process.children,
+            forks_since_ns: process.forks_since_ns.unwrap_or_else(clock::boot_ns),
             full: 0,
             nvml: super::nvml::Told::default(),
             notes: process.notes.clone(),

@@ -93,10 +93,12 @@ pub struct Traced {
     pub read_again: bool,
     /// The last reading found that the structures of its allocator are a copy of its parent's, which holds the memory.
     pub is_copy: bool,
-    /// When the last reading began, boot-time nanoseconds.
+    /// The structures of its allocator are known to be no copy of its parent's, whatever its parent takes later.
+    pub is_own: bool,
+    /// When the last reading began, which may be under way, boot-time nanoseconds.
     pub reading_began_ns: u64,
-    /// The last reading found nothing: its allocator had not taken any memory.
-    pub holds_nothing: bool,
+    /// When the reading began that ended last, boot-time nanoseconds, if it found nothing: its allocator had not taken any memory.
+    pub found_nothing_ns: Option<u64>,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
     /// Pause after the last failed reading. `None` while none has failed since the last success.
@@ -127,6 +129,8 @@ pub struct Traced {
     pub rule: Option<u64>,
     /// Whether its children are attached as well.
     pub children: bool,
+    /// Those that it has forked since this moment, boot-time nanoseconds.
+    pub forks_since_ns: u64,
     /// Full tables that have been reported: one bit for each [`memscope_common::DropReason`].
     pub full: u64,
     /// What NVML says of its devices, as it was last recorded.

@@ -263,7 +263,7 @@ impl Chaos<'_> {
         self.tally.starts.push(self.node.wait()?);
         let said = self.node.messages()?;
         self.maps.insert(self.node.maps()?);
-        if !said.contains(&format!("{} traced on without a gap", self.traced.len())) {
+        if !said.contains(&format!("{} traced on", self.traced.len())) {
             // Maps of another layout cannot be taken over.
             if event != Event::Vanish && self.maps.len() == 1 {
                 bail!("not all was traced on: {said}");

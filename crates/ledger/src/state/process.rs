@@ -465,6 +465,13 @@ impl Process {
             && self.facts.level != Some(Level::Read)
     }
 
+    /// Whether nobody will ask for it once it has ended: it has loaded no library of a device, or has executed another image before it used
+    /// a device.
+    pub(crate) fn is_nothing_to_keep(&self) -> bool {
+        let is_unused = self.visible_devices().is_empty() && self.loss.records() == 0;
+        self.waits_for_device() || self.state == ProcessState::Replaced && is_unused
+    }
+
     /// Whether the sums can be shown. The list has no room for coverage notes, so a sum over driver calls is shown only
     /// if no call can have been missed.
     fn proves_totals(&self) -> bool {

@@ -418,7 +418,7 @@ impl Maker<'_> {
             Err(error) if ended && (error.is_not_found() || error.is_given_up()) => {
                 seen.ended = true;
                 Made {
-                    gaps: forgotten_of_process(),
+                    gaps: lacks_process("forgotten"),
                     ..Made::default()
                 }
             }
@@ -448,17 +448,12 @@ impl Maker<'_> {
                 .as_ref()
                 .is_some_and(|it| it.handle == process.handle)
         };
-        let mut made = Made::default();
         let stats = self.daemon.stats(pid).await?;
         let steps = self.daemon.steps(pid).await?;
         if !is_it(&stats.process) || !is_it(&steps.process) {
-            // Another process has its number by now, and questions are about that one.
-            if ended {
-                seen.ended = true;
-                made.gaps.extend(forgotten_of_process());
-            }
-            return Ok(made);
+            return Ok(number_taken(seen, ended));
         }
+        let mut made = Made::default();
         new_steps(&origin, &steps, process, seen, self.rows_left(), &mut made);
         if made.more {
             // All else comes with the last of the steps.
@@ -491,7 +486,7 @@ impl Maker<'_> {
                     made.rows
                         .extend(rows::stacks(&origin, &stacks, process, ended));
                 }
-                Ok(_) => made.gaps.push(forgotten(StackRow::TABLE.name)),
+                Ok(_) => made.gaps.push(lacks(StackRow::TABLE.name, NUMBER_TAKEN)),
                 // A process without stacks has other rows.
                 Err(DaemonError::Refused { source, .. }) => {
                     tracing::debug!(pid, error = source.message(), "stacks");
@@ -530,7 +525,7 @@ impl Maker<'_> {
                 }
             }
             if !seen.ended {
-                for gap in forgotten_of_process() {
+                for gap in lacks_process("forgotten") {
                     let object = Some(format!("process {name}"));
                     self.gap(&Gap { object, ..gap }, None);
                 }
@@ -557,12 +552,12 @@ impl Maker<'_> {
                 self.batch.more = true;
                 break;
             }
-            let process = self.process_at(&kept);
+            let process = self.process_at(&kept).await?;
             let content = match fits {
                 true => match self.daemon.content(kept.snapshot, kept.bytes).await {
                     Ok(content) => Some(content),
                     Err(error) if error.is_not_found() => {
-                        self.gap(&forgotten(SnapshotRow::TABLE.name), None);
+                        self.gap(&lacks(SnapshotRow::TABLE.name, "forgotten"), None);
                         continue;
                     }
                     Err(error @ DaemonError::Refused { .. }) => {
@@ -590,45 +585,92 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The process of a snapshot: the one that had its number then, as far as it is listed.
-    fn process_at(&self, kept: &v1::KeptSnapshot) -> v1::Process {
+    /// The process of a snapshot, as far as it is listed.
+    async fn process_at(&self, kept: &v1::KeptSnapshot) -> Result<v1::Process, DaemonError> {
         let of_pid = |process: &&v1::Process| {
             let facts = process.facts.as_ref();
             facts.is_some_and(|it| it.pid == kept.pid && it.comm == kept.comm && it.uid == kept.uid)
         };
-        let mut found = self.processes.values().filter(of_pid);
-        match (found.next(), found.next()) {
-            (Some(only), None) => only.clone(),
-            // With several of them, or none, nothing but what the daemon wrote beside the snapshot is sure.
-            _ => v1::Process {
-                facts: Some(v1::ProcessFacts {
-                    pid: kept.pid,
-                    comm: kept.comm.clone(),
-                    ..v1::ProcessFacts::default()
-                }),
-                ..v1::Process::default()
-            },
+        let all: Vec<&v1::Process> = self.processes.values().filter(of_pid).collect();
+        if let [only] = all[..] {
+            return Ok(only.clone());
         }
+        // Processes tell their times in boot time, and an answer about one of them says what that was when.
+        let then_boot_ns = match all.is_empty() {
+            true => None,
+            false => match self.daemon.stats(kept.pid).await {
+                Ok(stats) => {
+                    let later = stats.as_of_boot_ns.checked_add(kept.time_unix_ns);
+                    later.and_then(|later| later.checked_sub(stats.as_of))
+                }
+                Err(DaemonError::Refused { .. }) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(of_several(&all, kept, then_boot_ns))
     }
 }
 
-fn forgotten(table: &str) -> Gap {
+/// Which of several processes with one number a snapshot is of: the one that was attached last before it, because they come one after the
+/// other. It may have ended just before, as a process does whose memory ran out. `then_boot_ns` is the moment that the snapshot describes,
+/// in boot time. Where that is not known, what they have in common is sure, and what the daemon wrote beside it.
+fn of_several(
+    all: &[&v1::Process],
+    kept: &v1::KeptSnapshot,
+    then_boot_ns: Option<u64>,
+) -> v1::Process {
+    let before =
+        |process: &&&v1::Process| then_boot_ns.is_some_and(|then| process.attached_boot_ns <= then);
+    let before = all.iter().filter(before);
+    if let Some(last) = before.max_by_key(|process| process.attached_boot_ns) {
+        return (*last).clone();
+    }
+    let workload = all.first().and_then(|first| first.workload.as_ref());
+    let is_shared = all.iter().all(|one| one.workload.as_ref() == workload);
+    v1::Process {
+        facts: Some(v1::ProcessFacts {
+            pid: kept.pid,
+            comm: kept.comm.clone(),
+            ..v1::ProcessFacts::default()
+        }),
+        workload: workload.filter(|_| is_shared).cloned(),
+        ..v1::Process::default()
+    }
+}
+
+/// Why a process of which memscoped still knows has no rows: questions name a process by its number, and a later one has that now.
+const NUMBER_TAKEN: &str = "number_taken";
+
+/// What is told of a process whose number a later one has. Questions are about that one.
+fn number_taken(seen: &mut Seen, ended: bool) -> Made {
+    // One that was listed as running is asked for again, once it is listed as ended.
+    if !ended {
+        return Made::default();
+    }
+    seen.ended = true;
+    Made {
+        gaps: lacks_process(NUMBER_TAKEN),
+        ..Made::default()
+    }
+}
+
+fn lacks(table: &str, reason: &'static str) -> Gap {
     Gap {
         of_table: table.to_owned(),
-        reason: "forgotten",
+        reason,
         ..Gap::default()
     }
 }
 
-/// A process ended, and what it did last was not asked for in time: each table may lack rows of it.
-fn forgotten_of_process() -> Vec<Gap> {
+/// A process ended, and nobody answers for what it did last: each table may lack rows of it.
+fn lacks_process(reason: &'static str) -> Vec<Gap> {
     let tables = [
         PeakRow::TABLE,
         StepRow::TABLE,
         StackRow::TABLE,
         OomRow::TABLE,
     ];
-    tables.map(|table| forgotten(table.name)).into()
+    tables.map(|table| lacks(table.name, reason)).into()
 }
 
 /// What is new of a process.

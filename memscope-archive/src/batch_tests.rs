@@ -252,6 +252,79 @@ async fn a_process_that_was_given_up_is_not_asked_for_again() {
     assert_eq!(told, ["peaks", "steps", "stacks", "ooms"].map(of));
 }
 
+/// A later process has the number of one that memscoped still lists, as after a reload of the policy: it is not forgotten.
+#[tokio::test]
+async fn a_process_whose_number_another_one_has_is_told_so() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = maker(&daemon, &node);
+    for ended in [false, true] {
+        let mut seen = maker.seen(5).clone();
+        let made = number_taken(&mut seen, ended);
+        maker.take(5, seen, ended, Ok(made)).unwrap();
+        assert_eq!(maker.seen(5).ended, ended);
+        let told: Vec<_> = gaps(&maker.batch)
+            .into_iter()
+            .map(|(reason, table, _)| (reason, table))
+            .collect();
+        let of = |table: &str| ("number_taken".to_owned(), table.to_owned());
+        let expected = match ended {
+            true => ["peaks", "steps", "stacks", "ooms"].map(of).to_vec(),
+            false => Vec::new(),
+        };
+        assert_eq!(told, expected);
+    }
+}
+
+/// A number was several processes: a snapshot is of the one that was attached last before it, or at least of the job of all of them.
+#[test]
+fn a_snapshot_has_the_process_of_its_time() {
+    let of = |handle, attached_boot_ns, job: &str| v1::Process {
+        handle,
+        attached_boot_ns,
+        facts: Some(v1::ProcessFacts {
+            pid: 7,
+            ..v1::ProcessFacts::default()
+        }),
+        workload: Some(v1::Workload {
+            slurm_job: Some(job.to_owned()),
+            ..v1::Workload::default()
+        }),
+        ..v1::Process::default()
+    };
+    let kept = v1::KeptSnapshot {
+        pid: 7,
+        comm: "python".into(),
+        ..v1::KeptSnapshot::default()
+    };
+    let node = Node::default();
+    let row = |all: &[&v1::Process], then_boot_ns| {
+        let origin = Origin {
+            node: &node,
+            batch: 1,
+            epoch: 2,
+        };
+        let process = of_several(all, &kept, then_boot_ns);
+        let row = rows::snapshot(&origin, &kept, None, Some(&process));
+        let column = |name: &str| {
+            let mut columns = Whose::TABLE.own.iter();
+            let at = columns.position(|column| column.name == name).unwrap();
+            row.cells[at].clone()
+        };
+        (column("process"), column("pid"), row.job.clone())
+    };
+    let (first, second, other) = (of(3, 100, "1"), of(4, 200, "1"), of(5, 300, "2"));
+    let told = |handle, job: &str| (Cell::Int(handle), Cell::Int(Some(7)), job.to_owned());
+    let both = [&second, &first];
+    assert_eq!(row(&both, Some(150)), told(Some(3), "slurm-1"));
+    assert_eq!(row(&both, Some(200)), told(Some(4), "slurm-1"));
+    // It is not known when it was in their clock, or it was before all of them.
+    assert_eq!(row(&both, None), told(None, "slurm-1"));
+    assert_eq!(row(&both, Some(50)), told(None, "slurm-1"));
+    assert_eq!(row(&[&first, &other], None), told(None, "none"));
+    assert_eq!(row(&[], Some(150)), told(None, "none"));
+}
+
 /// A snapshot that the spool could never take would be asked for again and again, and no batch would be closed.
 #[test]
 fn a_snapshot_leaves_room_in_the_spool() {

@@ -120,6 +120,9 @@ impl Failure {
         // Without an error code of the daemon, these come from the transport.
         let transport = matches!(status.code(), Code::Unavailable | Code::Unknown);
         if word.is_none() && (transport || status.source().is_some()) {
+            if let Some(source) = alert_of(&status) {
+                return Failure::NotTrusted { address, source };
+            }
             return Failure::Broken {
                 address,
                 source: Box::new(status),
@@ -227,7 +230,8 @@ impl Failure {
             }
             Failure::NotTrusted { .. } => {
                 "is --tls-ca the authority of the daemon's certificate, is its name in it (--tls-name \
-                 NAME says another), and is --tls-cert of an authority that the daemon knows?"
+                 NAME says another), and is --tls-cert of an authority that the daemon knows, and \
+                 neither over nor revoked?"
             }
             Failure::Tls { .. } => "it must be a file in the format PEM that this user may read",
             Failure::TooLarge { .. } => "is it a memscoped? ask for less, with --limit or --pid",
@@ -252,6 +256,12 @@ impl Failure {
             }
             Failure::NoEvent { .. } => {
                 "wait longer with --timeout SECONDS, or for ever without it; --kind and --pid leave out others"
+            }
+            Failure::Broken {
+                address: Address::Host { .. },
+                ..
+            } => {
+                "did it end, or does it refuse --tls-cert? look at its log there: journalctl -u memscoped"
             }
             Failure::Broken { .. } => "did it end? look at its log: journalctl -u memscoped",
             Failure::Refused { hint, .. } => return hint.clone(),
@@ -286,6 +296,22 @@ impl Failure {
     pub(crate) fn is_closed_output(&self) -> bool {
         matches!(self, Failure::Output { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+/// How rustls begins to tell of an alert of the other side.
+const ALERT: &str = "received fatal alert: ";
+
+/// The alert of TLS with which the daemon ended the connection, if it did. In TLS 1.3 a client may ask before its certificate has been
+/// looked at, so that a refusal comes in the place of the first answer. The transport keeps nothing but its text.
+fn alert_of(status: &Status) -> Option<io::Error> {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some((_, alert)) = error.to_string().split_once(ALERT) {
+            return Some(io::Error::other(format!("{ALERT}{alert}")));
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Implements `--strict` for files, which no daemon has judged: refuses an answer if one of its coverage notes says
@@ -360,6 +386,28 @@ mod tests {
             Exit::Unreachable
         );
         assert_eq!(exit(Code::Unavailable, None), Exit::Unreachable);
+    }
+
+    /// A daemon that refuses our certificate has not crashed.
+    #[test]
+    fn an_alert_means_that_one_is_not_trusted() {
+        let host = || Address::Host {
+            host: "h".into(),
+            port: 1,
+            verified_as: None,
+        };
+        let failure = |error: rustls::Error| {
+            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            Failure::from_status(Status::from_error(Box::new(error)), host())
+        };
+        let alert = rustls::AlertDescription::CertificateRevoked;
+        let refused = failure(rustls::Error::AlertReceived(alert));
+        assert_eq!(refused.exit(), Exit::NotPermitted, "{refused:?}");
+        assert_eq!(refused.code(), "not_trusted");
+        assert!(refused.what().ends_with("CertificateRevoked"));
+        let broken = failure(rustls::Error::DecryptError);
+        assert_eq!(broken.code(), "connection_broke");
+        assert!(broken.hint().unwrap().contains("--tls-cert"));
     }
 
     #[test]

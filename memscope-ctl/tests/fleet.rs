@@ -257,7 +257,7 @@ fn processes_of_which_nothing_is_told_are_named() {
     ] {
         let (answer, _) = nodes.ask(1024, words);
         assert_eq!(answer.code, 4, "{words:?}: {}{}", answer.out, answer.err);
-        assert_has(&answer, "\nNo node has the process 77.\n");
+        assert_eq!(answer.out, "No node has the process 77.\n", "{words:?}");
     }
     let (answer, _) = nodes.ask(1024, &["stats", "7,77,78"]);
     assert_eq!(answer.code, 2, "{}", answer.out);

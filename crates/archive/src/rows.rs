@@ -103,7 +103,10 @@ fn whose(origin: &Origin<'_>, unix_ns: u64, process: Option<&v1::Process>) -> Wh
         boot: text(&origin.node.boot),
         batch: int(origin.batch),
         epoch: int(origin.epoch),
-        process: process.map(|process| process.handle.into()),
+        // Handles begin at 1. Where it is not known which process it was, there is none.
+        process: process
+            .map(|process| process.handle.into())
+            .filter(|handle| *handle > 0),
         pid: facts.map(|facts| facts.pid.into()),
         // Of a process of which nothing but its number is known, these are not known.
         start_ticks: facts

@@ -19,7 +19,8 @@ table! {
         batch: i64,
         /// Which journal of memscoped: boot-time nanoseconds of its start.
         epoch: i64,
-        /// memscoped's number for the process, unique within `epoch`. Null for what is of no process.
+        /// memscoped's number for the process, unique within `epoch`. Null for what is of no process,
+        /// or where it is not known of which one.
         process: i64,
         /// Process id.
         pid: i64,
@@ -270,7 +271,9 @@ table! {
         /// Name of the table that lacks it.
         of_table: String,
         /// Why: `not_connected` (the archive or memscoped did not run), `missed` (the archive was too slow for the stream of events), `no_room` (too many events waited),
-        /// `dropped` (the spool was full), `forgotten` (memscoped did not keep it for long enough), `renumbered` (a step that overlaps one that is written already), `too_large`.
+        /// `dropped` (the spool was full), `forgotten` (memscoped did not keep it for long enough),
+        /// `number_taken` (another process has its process id by now, or it is traced anew, and memscoped answers about the later one),
+        /// `renumbered` (a step that overlaps one that is written already), `too_large`.
         reason: String,
         /// How many rows are missing. Null: it is not known, or it may be none.
         missing: i64,

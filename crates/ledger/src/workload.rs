@@ -6,39 +6,7 @@
 
 use crate::event::ProcessFacts;
 use memscope_proto::v1;
-
-/// Variables that tell the rank, with those for the rank on the machine and for the number of ranks that belong to it. The first row
-/// of which the rank is set decides: a launcher within a job (torchrun in a step of Slurm) knows better than the scheduler.
-const RANKS: &[Ranks] = &[
-    Ranks::of("RANK", "LOCAL_RANK", "WORLD_SIZE"),
-    Ranks::of(
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-    ),
-    Ranks::of(
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_SIZE",
-    ),
-    Ranks::of("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
-    Ranks::of("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_SIZE"),
-    Ranks::of("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
-    Ranks::of("RANK_ID", "DEVICE_ID", "RANK_SIZE"),
-];
-
-/// Variables by which one launcher tells ranks.
-struct Ranks {
-    rank: &'static str,
-    local: &'static str,
-    size: &'static str,
-}
-
-impl Ranks {
-    const fn of(rank: &'static str, local: &'static str, size: &'static str) -> Ranks {
-        Ranks { rank, local, size }
-    }
-}
+use memscope_vendors::launchers::RANKS;
 
 /// Run id that torchrun gives every job whose user named none, so it tells nothing.
 const NO_RUN_ID: &str = "none";

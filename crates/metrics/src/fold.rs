@@ -6,7 +6,7 @@
 use crate::family::*;
 use memscope_proto::v1;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
@@ -111,19 +111,19 @@ const OTHER: &str = "other";
 #[must_use]
 pub fn fold(taken: &Taken, limits: &Limits) -> Vec<Metric> {
     let mut out = Out::default();
-    let mut order: Vec<&TakenProcess> = taken.processes.iter().collect();
+    let within = |one: &&TakenProcess| one.ended_ago_ns.is_none_or(|ago| ago <= limits.ended_ns);
+    let mut order: Vec<&TakenProcess> = taken.processes.iter().filter(within).collect();
+    // The same pid may have been another process a moment ago. The one that runs has the series, else the one that ended last.
+    order.sort_by_key(|one| one.ended_ago_ns);
+    let mut seen = HashSet::new();
+    order.retain(|one| seen.insert(pid(one)));
     // A process that runs goes before one that has ended; then whoever holds most.
     order.sort_by_key(|one| (one.ended_ago_ns.is_some(), Reverse(holds(one))));
-    order.retain(|one| one.ended_ago_ns.is_none_or(|ago| ago <= limits.ended_ns));
     let (own, others) = order.split_at(order.len().min(limits.processes));
-    // The same pid may have been another process a moment ago; the one that runs keeps the series.
-    let mut seen = std::collections::HashSet::new();
     for one in own {
-        if seen.insert(pid(one)) {
-            let process_is = one.stats.process.as_ref();
-            out.since_boot_ns = process_is.map(|process| process.attached_boot_ns);
-            process(&mut out, one, limits, taken.free_holds_ns);
-        }
+        let process_is = one.stats.process.as_ref();
+        out.since_boot_ns = process_is.map(|process| process.attached_boot_ns);
+        process(&mut out, one, limits, taken.free_holds_ns);
     }
     out.since_boot_ns = None;
     together(&mut out, others);
@@ -254,21 +254,15 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u6
         out.put(TO_FULL, labels, to_full(device, one, free_holds_ns));
     }
     out.put(GROWING_LINES, labels.clone(), one.findings.len() as f64);
-    let growth = one
-        .findings
-        .iter()
-        .map(|finding| finding.growth_bytes_per_s);
-    out.put(GROWTH, labels.clone(), growth.sum::<f64>());
-    let per_step = one
-        .findings
-        .iter()
-        .map(|finding| finding.growth_bytes_per_step);
+    let growth = one.findings.iter();
+    let growth = growth.map(|finding| finding.growth_bytes_per_s);
+    out.put(GROWTH, labels.clone(), summed(growth));
+    let per_step = one.findings.iter();
     // Where one of them is not known, there is no sum.
-    out.put(
-        GROWTH_PER_STEP,
-        labels.clone(),
-        per_step.sum::<Option<f64>>(),
-    );
+    let per_step: Option<Vec<f64>> = per_step
+        .map(|finding| finding.growth_bytes_per_step)
+        .collect();
+    out.put(GROWTH_PER_STEP, labels.clone(), per_step.map(summed));
     out.put(STEPS, labels.clone(), number(one.steps.count));
     let median = one.steps.median_ns.map(|ns| ns as f64 / 1e9);
     out.put(STEP_TIME, labels.clone(), median);
@@ -472,10 +466,13 @@ fn together(out: &mut Out, others: &[&TakenProcess]) {
         out.put(family, labels, number(sum));
     }
     let growth = others.iter().flat_map(|one| &one.findings);
-    let growth = growth
-        .map(|finding| finding.growth_bytes_per_s)
-        .sum::<f64>();
+    let growth = summed(growth.map(|finding| finding.growth_bytes_per_s));
     out.put(GROWTH, vec![("pid", OTHER.to_owned())], growth);
+}
+
+/// What all of these grow by. The sum of no numbers is the negative zero, which would be written as `-0.0`.
+fn summed(all: impl IntoIterator<Item = f64>) -> f64 {
+    all.into_iter().fold(0.0, |sum, one| sum + one)
 }
 
 fn devices(out: &mut Out, answer: &v1::DevicesResponse) {
@@ -824,6 +821,52 @@ mod tests {
         let metrics = fold(&taken, &limits);
         assert_eq!(samples(&metrics, "memscope_out_of_memory_total").len(), 1);
         assert_eq!(samples(&metrics, "memscope_reserved_bytes")[0].1, 5.0);
+    }
+
+    /// A pid that was several processes within the time has the counters of the one that ended last, whatever an earlier one held.
+    #[test]
+    fn of_several_processes_of_a_pid_the_last_one_has_the_series() {
+        let ended = |ago, reserved, alloc_count| {
+            let mut one = of(7, Some(reserved));
+            one.stats.devices[0].alloc_count = alloc_count;
+            one.ended_ago_ns = Some(ago);
+            one
+        };
+        let taken = Taken {
+            processes: vec![ended(20, 1000, 5), ended(10, 0, 3), ended(30, 10, 4)],
+            ..Taken::default()
+        };
+        let limits = Limits {
+            processes: 1,
+            ..Limits::default()
+        };
+        let metrics = fold(&taken, &limits);
+        let told = samples(&metrics, "memscope_allocations_total");
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].1, 3.0);
+    }
+
+    /// A sum of no numbers would be written as `-0.0`.
+    #[test]
+    fn what_does_not_grow_grows_by_zero() {
+        let taken = Taken {
+            processes: vec![of(7, Some(100)), of(8, Some(50))],
+            ..Taken::default()
+        };
+        let limits = Limits {
+            processes: 1,
+            ..Limits::default()
+        };
+        let metrics = fold(&taken, &limits);
+        for (name, count) in [
+            ("memscope_growth_bytes_per_second", 2),
+            ("memscope_growth_bytes_per_step", 1),
+        ] {
+            let told = samples(&metrics, name);
+            assert_eq!(told.len(), count, "{name}: {told:?}");
+            let zero = |(_, value): &(String, f64)| value.to_bits() == 0;
+            assert!(told.iter().all(zero), "{name}: {told:?}");
+        }
     }
 
     #[test]

@@ -118,13 +118,17 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         match (form(&request), self.methods.clone()) {
             (Form::Grpc, _) => Box::pin(self.service.call(request)),
-            (Form::Other, _) | (Form::Json, None) => Box::pin(async {
-                let refusal = refusal::invalid(
-                    "this is neither gRPC nor JSON",
-                    "ask with POST and content-type: application/json, at a TCP port",
-                );
-                Ok(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, &refusal.into()))
-            }),
+            (Form::Other, _) | (Form::Json, None) => {
+                let within = self.sent_within;
+                Box::pin(async move {
+                    let refusal = refusal::invalid(
+                        "this is neither gRPC nor JSON",
+                        "ask with POST and content-type: application/json, at a TCP port",
+                    );
+                    discard(request.into_body(), within).await;
+                    Ok(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, &refusal.into()))
+                })
+            }
             (Form::Json, Some(methods)) => {
                 // The one that is ready is used, and a copy of it kept for the next request.
                 let kept = self.service.clone();
@@ -138,6 +142,7 @@ where
                     let place = match place {
                         Ok(place) => Arc::new(place),
                         Err(refusal) => {
+                            discard(request.into_body(), within).await;
                             return Ok(refused(StatusCode::TOO_MANY_REQUESTS, &refusal.into()));
                         }
                     };
@@ -158,6 +163,13 @@ where
     }
 }
 
+/// Reads a request that is refused, in the limits of one that is answered. An answer before its end makes the transport break the
+/// stream off, and a client that still sends, as curl over HTTP/2, loses the answer with it.
+async fn discard(body: Body, within: Duration) {
+    let mut body = Limited::new(InTime::new(body, within), LARGEST_REQUEST);
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
 /// The request in gRPC that a request in JSON means.
 async fn asked(
     methods: &Methods,
@@ -165,6 +177,12 @@ async fn asked(
     within: Duration,
 ) -> Result<http::Request<Body>, (StatusCode, Status)> {
     let (mut parts, body) = request.into_parts();
+    // What is refused is read as well: see `discard`.
+    let body = Limited::new(InTime::new(body, within), LARGEST_REQUEST);
+    let bytes = match body.collect().await {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) => return Err(not_read(error)),
+    };
     if parts.method != Method::POST {
         let refusal = refusal::invalid("a question is asked with POST", "use POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, refusal.into()));
@@ -177,11 +195,6 @@ async fn asked(
              stream, is asked with gRPC",
         );
         return Err((StatusCode::NOT_FOUND, refusal.into()));
-    };
-    let body = Limited::new(InTime::new(body, within), LARGEST_REQUEST);
-    let bytes = match body.collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) => return Err(not_read(error)),
     };
     let message = message(&method, &bytes).map_err(|error| {
         let refusal = refusal::invalid(

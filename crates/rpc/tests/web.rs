@@ -14,8 +14,16 @@ use memscope_rpc::{Limits, Right, ServeOptions, rights};
 use memscope_tests::certificates::Time;
 use memscope_tests::{Value, json};
 use prost::Message as _;
+use std::convert::Infallible;
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::codegen::{Bytes, Service as _, http};
+use tower::ServiceExt as _;
 
 /// What came back: the status of HTTP, the headers, and the body.
 struct Answer {
@@ -217,6 +225,66 @@ async fn errors_are_json_with_a_fitting_status() {
     let of_namespace = server.with_roles(&["memscope:see=ml"]);
     let answer = ask(&of_namespace, "Stats", &json!({"pid": 11})).await;
     assert_eq!(answer.status, 404);
+}
+
+/// A body of which one piece after the other is sent, as this test wants it.
+struct Pieces(mpsc::UnboundedReceiver<Bytes>);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        let piece = self.0.poll_recv(context);
+        piece.map(|piece| piece.map(|piece| Ok(http_body::Frame::data(piece))))
+    }
+}
+
+/// Over HTTP/2 an answer before the end of a request breaks the stream off, and curl then shows no answer.
+#[tokio::test]
+async fn what_is_refused_is_read_first() {
+    let server = Server::start(of_ada_and_bob(), "see");
+    let channel = server.with_roles(&[]).channel().await;
+    let stats = "/memscope.v1.Memscope/Stats";
+    for (method, path, kind, status) in [
+        ("POST", stats, "text/plain", 415),
+        ("PUT", stats, "application/json", 405),
+        (
+            "POST",
+            "/memscope.v1.Memscope/Snapshot",
+            "application/json",
+            404,
+        ),
+    ] {
+        let (pieces, body) = mpsc::unbounded_channel();
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("http://localhost{path}"))
+            .header("content-type", kind)
+            .body(Body::new(Pieces(body)))
+            .unwrap();
+        pieces.send(Bytes::from_static(b"{\"pid\":")).unwrap();
+        let mut sender = channel.clone();
+        let mut answer = Box::pin(sender.ready().await.unwrap().call(request));
+        // What is asked after it in the same connection is answered, and it is not.
+        let list = "/memscope.v1.Memscope/List";
+        let later = post(&channel, list, "application/json", b"{}").await;
+        assert_eq!(later.status(), 200);
+        later.into_body().collect().await.unwrap();
+        let early = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_ready()));
+        assert!(!early.await, "{kind} {path}");
+        pieces.send(Bytes::from_static(b" 11}")).unwrap();
+        drop(pieces);
+        let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap();
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), status, "{kind} {path}");
+        let told = answer.into_body().collect().await.unwrap().to_bytes();
+        let told: Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!(told["error"]["code"], "invalid");
+    }
 }
 
 /// A client that is not answered in JSON at the Unix socket, where gRPC is spoken and nothing else.

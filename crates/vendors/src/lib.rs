@@ -1,9 +1,10 @@
 //! Which functions of which vendors exist, and how they pass arguments: data, not code.
 //!
 //! Owns: one table for each vendor of devices (`cuda`, `ascend`, `hip`), one for each framework ([`pytorch`],
-//! [`torch_npu`]), and tables for marks and for pools that programs report themselves. Everything that differs between
-//! vendors and is known before a process is examined comes from here: the probes, the names of libraries, the device's
-//! name in answers, and the environment variable that chooses devices. Refuses: to read files and processes.
+//! [`torch_npu`]), and tables for marks, for pools that programs report themselves, and for ranks ([`launchers`]).
+//! Everything that differs between vendors and is known before a process is examined comes from here: the probes, the
+//! names of libraries, the device's name in answers, and the environment variable that chooses devices. Refuses: to read
+//! files and processes.
 //!
 //! A new vendor is a file with its [`Facts`], and a line in [`VENDORS`].
 
@@ -11,6 +12,7 @@ mod ascend;
 mod cuda;
 mod facts;
 mod hip;
+pub mod launchers;
 mod marks;
 mod mstx_memory;
 pub mod pytorch;

@@ -106,6 +106,15 @@ pub(in crate::commands) fn unexplained(one: &v1::MachineDevice) -> String {
     }
 }
 
+/// What processes hold. Where it is not known, it is no lower bound either.
+fn held(of: Option<u64>, at_least: bool) -> String {
+    let words = maybe_bytes(of);
+    match at_least && of.is_some() {
+        true => format!("at least {words}"),
+        false => words,
+    }
+}
+
 /// `GPU-8c3b… (0000:01:00.0)`, `MIG-03d1… of GPU-8c3b… (0000:01:00.0)`, or as its processes call it.
 fn name(one: &v1::MachineDevice) -> String {
     let called = || one.name.as_deref().map_or_else(unknown, plain);
@@ -117,7 +126,7 @@ fn name(one: &v1::MachineDevice) -> String {
 fn heading(one: &v1::MachineDevice) -> String {
     let kind = one.kind.as_deref().map_or_else(unknown, plain);
     let name = name(one);
-    let at_least = if one.at_least { "at least " } else { "" };
+    let held = held(one.held_bytes, one.at_least);
     let by_driver = match (one.context_bytes, one.driver_reserved_bytes) {
         (None, None) => String::new(),
         (Some(context), None) => format!("the driver {} for them, ", bytes(context)),
@@ -128,10 +137,9 @@ fn heading(one: &v1::MachineDevice) -> String {
         }
     };
     format!(
-        "Device {kind} {name}: {} in all, {} free; these processes hold {at_least}{}, {by_driver}nobody explains {}",
+        "Device {kind} {name}: {} in all, {} free; these processes hold {held}, {by_driver}nobody explains {}",
         maybe_bytes(one.total_bytes),
         maybe_bytes(one.free_bytes),
-        maybe_bytes(one.held_bytes),
         unexplained(one),
     )
 }
@@ -153,15 +161,11 @@ fn holders(holders: &[v1::DeviceHolder]) -> String {
 fn cells(holder: &v1::DeviceHolder) -> Vec<String> {
     let facts = holder.process.clone().unwrap_or_default().facts;
     let facts = facts.unwrap_or_default();
-    let held = maybe_bytes(holder.held_bytes);
     vec![
         facts.pid.to_string(),
         device(holder.ordinal),
         maybe_bytes(holder.allocated_bytes),
-        match holder.at_least && holder.held_bytes.is_some() {
-            true => format!("at least {held}"),
-            false => held,
-        },
+        held(holder.held_bytes, holder.at_least),
         maybe_bytes(holder.context_bytes),
         command_line(&facts.cmdline, &facts.comm, COMMAND),
     ]
@@ -188,5 +192,19 @@ mod tests {
         assert!(text(device(true, Some(5 << 30))).contains("at most 5.00 GiB"));
         assert!(!text(device(false, Some(5 << 30))).contains("at most"));
         assert!(!text(device(true, None)).contains("at most"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_bound() {
+        let hold = |held_bytes| {
+            heading(&v1::MachineDevice {
+                at_least: true,
+                held_bytes,
+                ..v1::MachineDevice::default()
+            })
+        };
+        assert!(hold(Some(5 << 30)).contains("hold at least 5.00 GiB"));
+        let unknown = hold(None);
+        assert!(unknown.contains("hold unknown"), "{unknown}");
     }
 }

@@ -172,6 +172,11 @@ impl<A> Replies<Told<A>> {
         self.refused().next().is_some() || self.not_asked().any(|(_, count)| count > 0)
     }
 
+    /// Whether some node said something of a process, be it a refusal.
+    fn has_processes(&self) -> bool {
+        self.answers().any(|(_, told)| !told.processes.is_empty())
+    }
+
     /// The named processes that no node has which answered. A process that was not asked about may be one that a node has.
     fn not_found(&self, named: &[u32]) -> Vec<u32> {
         if self.not_asked().any(|(_, count)| count > 0) {
@@ -268,7 +273,13 @@ pub(crate) fn show_processes<A>(
         ];
         output::although_closed(output::json(&replies.document(answer, further)?))?;
     } else {
-        let text = format!("{}{}", text(replies), replies.told_of_processes(&named));
+        // Of named processes that no node has, nothing is said beside that.
+        let is_of_none = !named.is_empty() && !replies.has_processes();
+        let table = match is_of_none {
+            true => String::new(),
+            false => text(replies),
+        };
+        let text = format!("{table}{}", replies.told_of_processes(&named));
         output::although_closed(output::text(text.trim_start_matches('\n')))?;
     }
     Ok(replies.exit_of_processes(&named))

@@ -1,6 +1,7 @@
 //! Finds the processes that use a device now, by the libraries that they have mapped.
 
 use crate::preflight::{Check, Machine, Status};
+use memscope_vendors::launchers::RANKS;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +27,7 @@ pub(crate) struct DeviceProcess {
     pub(crate) comm: String,
     /// Command line. It tells apart processes that run the same interpreter.
     pub(crate) cmdline: Vec<String>,
-    /// Its rank among the processes of one job (`RANK` in its environment).
+    /// Its rank among the processes of one job (`RANK` in its environment, or what another launcher calls it).
     pub(crate) rank: Option<String>,
     /// Resident memory on the host, in bytes.
     pub(crate) resident_bytes: Option<u64>,
@@ -114,9 +115,13 @@ fn words(file: &Path) -> Vec<String> {
 
 /// The rank that launchers of several processes put into the environment. Another user's environment is unreadable.
 fn rank(folder: &Path) -> Option<String> {
-    words(&folder.join("environ"))
-        .iter()
-        .find_map(|word| word.strip_prefix("RANK=").map(str::to_owned))
+    let environment = words(&folder.join("environ"));
+    RANKS.iter().find_map(|ranks| {
+        let mut all = environment.iter();
+        let value = all.find_map(|word| word.strip_prefix(ranks.rank)?.strip_prefix('='))?;
+        let rank: u32 = value.trim().parse().ok()?;
+        Some(rank.to_string())
+    })
 }
 
 fn uid(folder: &Path) -> Option<u32> {
@@ -228,11 +233,12 @@ mod tests {
     #[test]
     fn scans_a_proc() {
         let folder = tempfile::tempdir().unwrap();
-        for (pid, maps, mounts) in [
-            ("self", "", 1),
-            ("7", MAPS, 2),
-            ("9", "", 1),
-            ("12", MAPS, 1),
+        let slurm = "RANK=\0SLURM_PROCID=5\0";
+        for (pid, maps, mounts, environment) in [
+            ("self", "", 1, ""),
+            ("7", MAPS, 2, "HOME=/\0RANK=3\0RANKS=8\0SLURM_PROCID=5\0"),
+            ("9", "", 1, ""),
+            ("12", MAPS, 1, slurm),
         ] {
             let own = folder.path().join("proc").join(pid);
             fs::create_dir_all(own.join("ns")).unwrap();
@@ -241,7 +247,7 @@ mod tests {
             let status = "Name:\tpython\nUid:\t5\t5\t5\t5\nVmRSS:\t  2048 kB\n";
             fs::write(own.join("status"), status).unwrap();
             fs::write(own.join("cmdline"), "/usr/bin/python3\0train.py\0").unwrap();
-            fs::write(own.join("environ"), "HOME=/\0RANK=3\0RANKS=8\0").unwrap();
+            fs::write(own.join("environ"), environment).unwrap();
             symlink(format!("mnt:[{mounts}]"), own.join("ns/mnt")).unwrap();
             symlink("/", own.join("root")).unwrap();
         }
@@ -256,6 +262,7 @@ mod tests {
         assert_eq!(scan.processes[0].uid, Some(5));
         assert_eq!(scan.processes[0].cmdline, ["/usr/bin/python3", "train.py"]);
         assert_eq!(scan.processes[0].rank.as_deref(), Some("3"));
+        assert_eq!(scan.processes[1].rank.as_deref(), Some("5"));
         assert_eq!(scan.processes[0].resident_bytes, Some(2 << 20));
         assert!(!scan.processes[0].other_root);
     }

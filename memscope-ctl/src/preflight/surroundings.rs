@@ -103,15 +103,22 @@ fn bpf_fs(machine: &Machine) -> Check {
     // Of several at one place, the last one is seen.
     let all: BTreeMap<&str, bool> = all.collect();
     let writable = all.iter().find(|(_, writable)| **writable);
+    let outlives = "what is traced outlives memscoped: a crash or an upgrade loses no records";
     let (found, todo) = match (all.get(BPF_FS), writable) {
         (Some(true), _) => {
-            let means = "what is traced outlives memscoped: a crash or an upgrade loses no records";
-            return Check::new("bpf-fs", Status::Ok, BPF_FS, means);
+            return Check::new("bpf-fs", Status::Ok, BPF_FS, outlives);
         }
-        (_, Some((point, _))) => (
-            format!("only at {point}"),
-            format!("start memscoped with --pin-dir {point}/memscope"),
-        ),
+        (_, Some((point, _))) => {
+            let dir = format!("{point}/memscope");
+            // memscoped that was started so has made it, and takes it away with its pins.
+            if machine.exists(dir.trim_start_matches('/')) {
+                return Check::new("bpf-fs", Status::Ok, dir, outlives);
+            }
+            let found = format!("only at {point}");
+            let todo = format!("start memscoped with --pin-dir {dir}");
+            let means = "without --pin-dir there, probes end with memscoped, so that a crash or an upgrade loses records";
+            return Check::new("bpf-fs", Status::Warn, found, means).todo(todo);
+        }
         (Some(false), None) => (
             format!("{BPF_FS} is read-only"),
             format!("mount -o remount,rw {BPF_FS}"),
@@ -275,10 +282,19 @@ mod tests {
         ] {
             fs::write(root.join("proc/self/mounts"), format!("{mounts}\n")).unwrap();
             let check = bpf_fs(&Machine::at(root));
+            assert_eq!(
+                check.means.starts_with("without --pin-dir"),
+                todo.starts_with("--pin-dir")
+            );
             assert!(check.found.contains(found), "{check:?}");
             let way_out = check.todo.clone().unwrap_or_default();
             assert!(way_out.contains(todo), "{check:?}");
             assert_eq!(check.status == Status::Ok, todo.is_empty(), "{check:?}");
         }
+        // A memscoped that pins there has made its folder.
+        fs::create_dir_all(root.join("run/bpf/memscope")).unwrap();
+        let check = bpf_fs(&Machine::at(root));
+        assert_eq!(check.status, Status::Ok, "{check:?}");
+        assert_eq!(check.found, "/run/bpf/memscope");
     }
 }

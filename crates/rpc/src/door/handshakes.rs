@@ -16,10 +16,11 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
 /// Most handshakes of one port at a time.
@@ -150,10 +151,14 @@ impl Handshake {
         // Small answers must not wait for more to come. If it fails, they wait.
         let _ = stream.set_nodelay(true);
         let acceptor = TlsAcceptor::from(self.tls.config());
-        let stream = match timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+        let end = Instant::now() + HANDSHAKE_WITHIN;
+        let accepted = timeout_at(end, acceptor.accept(stream).into_fallible()).await;
+        let stream = match accepted {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
+            Ok(Err((error, stream))) => {
                 self.failures.tell(self.address, &error.to_string());
+                // Whoever does not end in time has had time to read why it was refused.
+                let _ = timeout_at(end, leave(stream)).await;
                 return None;
             }
             Err(_) => {
@@ -180,6 +185,15 @@ impl Handshake {
             address: Some(self.address),
         };
         self.admission.admit(Io::Tls(Box::new(stream)), peer, left)
+    }
+}
+
+/// Ends a connection so that the alert which says why arrives: what comes in after a socket is closed makes the kernel reset it, and
+/// then the other side loses what it has not read yet. A client of TLS 1.3 sends its first question before it knows that it is refused.
+async fn leave(mut stream: TcpStream) {
+    if stream.shutdown().await.is_ok() {
+        let mut unread = [0; 1024];
+        while let Ok(1..) = stream.read(&mut unread).await {}
     }
 }
 

@@ -460,6 +460,33 @@ fn fluctuation_over_time() {
     );
 }
 
+/// The trace entry of the first block comes before the first total, without which no level is known.
+#[test]
+fn the_first_block_counts_in_the_course_over_time() {
+    for from_start in [true, false] {
+        let mut sim = Sim::new(Mode::Uncalibrated);
+        let mut ledger = attached(Level::Trace, from_start, sim.time);
+        let begin = sim.time;
+        for _ in 0..50 {
+            sim.time += 10 * MS;
+            let kept = sim.alloc(0, 0, MIB);
+            sim.free(kept, false);
+        }
+        sim.alloc(0, 0, MIB);
+        sim.feed(&mut ledger);
+        let query = FluctuationRequest {
+            window_ns: sim.time - begin,
+            ..FluctuationRequest::default()
+        };
+        let course = ledger.ask(&[P], as_of(sim.time), &query).unwrap();
+        let overall = course.devices[0].overall.unwrap();
+        let stats = stats(&ledger);
+        let counted = (stats.devices[0].alloc_count, stats.devices[0].free_count);
+        assert_eq!(counted, (51, 50));
+        assert_eq!((overall.allocs, overall.frees), counted);
+    }
+}
+
 /// A list of processes has no coverage notes, so a sum of calls of which some may be missing is left out there.
 #[test]
 fn a_sum_in_the_list_is_proven_or_unknown() {

@@ -56,6 +56,9 @@ pub(crate) struct PoolDevice {
     /// The level before the next event is known: nothing was missed, or a total has come.
     #[serde(default)]
     pub(crate) level_known: bool,
+    /// How many blocks came and went before a level was known at all. The first level takes them.
+    #[serde(default)]
+    before_level: (u64, u64),
     pub(crate) read: Read,
 }
 
@@ -106,7 +109,10 @@ pub(crate) enum Refusal {
 impl PoolDevice {
     /// Notes the current level, for the course over time and for the step.
     pub(crate) fn note_level(&mut self, time_ns: u64, allocs: u64, frees: u64) {
+        self.before_level.0 += allocs;
+        self.before_level.1 += frees;
         if let Some(allocated) = self.totals.allocated() {
+            let (allocs, frees) = std::mem::take(&mut self.before_level);
             let reserved = self.reserved.unwrap_or(allocated);
             self.series
                 .note(time_ns, allocated, reserved, allocs, frees);

@@ -396,6 +396,44 @@ fn clock_pairs() {
     assert_eq!(ledger.ignored_events(), 0);
 }
 
+/// Only children that are not attached themselves are told to be missing, whichever of the two was found first.
+#[test]
+fn children_that_are_followed_are_not_missing() {
+    let mut ledger = attached(Level::Trace, true, 100);
+    let parent = ledger.summary(P).unwrap().facts.pid;
+    let follow = |ledger: &mut Ledger, child: u32, generation: u32| {
+        let mut facts = facts(child, Level::Trace, false);
+        (facts.parent_pid, facts.generation) = (parent, generation);
+        let handle = ProcessHandle(1000 * (generation + 1) + child);
+        ledger.apply(&event(handle, 300, Body::Attached(facts)));
+    };
+    let forked = |ledger: &Ledger| {
+        let notes = stats(ledger).coverage.into_iter();
+        let mut texts = notes
+            .filter(|note| note.code == "forked")
+            .map(|note| note.text);
+        texts.next().unwrap_or_default()
+    };
+    for child in 501..=520 {
+        ledger.apply(&event(P, 200, Body::Forked { child }));
+    }
+    assert!(forked(&ledger).starts_with("20 children"));
+    for child in (501..=520).filter(|child| *child != 507) {
+        follow(&mut ledger, child, 0);
+        // It executes a program of its own.
+        follow(&mut ledger, child, 1);
+    }
+    let text = forked(&ledger);
+    assert!(
+        text.starts_with("1 children") && text.contains("507"),
+        "{text}"
+    );
+    follow(&mut ledger, 507, 0);
+    assert_eq!(forked(&ledger), "");
+    ledger.apply(&event(P, 400, Body::Forked { child: 530 }));
+    assert!(forked(&ledger).starts_with("1 children"));
+}
+
 #[test]
 fn fluctuation_over_time() {
     let mut sim = Sim::new(Mode::Calibrated);

@@ -267,6 +267,7 @@ impl Process {
             let no_pool = self.source() != Source::Pool || self.is_pool_hidden();
             for row in self.devices.iter_mut() {
                 row.note_peak(event);
+                row.note_held(event);
                 let held = row.driver.held().bytes;
                 let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {

@@ -91,6 +91,8 @@ pub(crate) struct Picture<'p> {
     pub(crate) beside: &'p [BesidePool],
     /// What is known of its devices.
     pub(crate) devices: &'p [v1::DeviceStats],
+    /// The devices of which it is not known how much is free since what the process holds changed.
+    pub(crate) free_is_old: &'p [Option<i32>],
     /// Which threads allocated and freed its blocks.
     pub(crate) threads: &'p Threads,
     /// Whether the process runs no Python, so that no object can hold anything.
@@ -342,7 +344,8 @@ fn sums(
     let beside = context.unwrap_or(0) + reserved.unwrap_or(0);
     let unexplained = used
         .zip(known)
-        .map(|(used, known)| used.checked_sub(known + beside));
+        .map(|(used, known)| used.checked_sub(known + beside))
+        .map(|bytes| bytes.filter(|_| !picture.free_is_old.contains(&device)));
     v1::OwnedDevice {
         device,
         categories,

@@ -678,7 +678,12 @@ fn fold_from(
                         witness.applied(event.time_ns, &fold.ledger);
                     }
                 }
-                Outcome::Decoded(_) => fold.ledger.pass(header.time_ns),
+                Outcome::Decoded(event) => {
+                    fold.ledger.pass(header.time_ns);
+                    if let Body::Attached(facts) = &event.body {
+                        fold.ledger.pass_attached(facts);
+                    }
+                }
                 _ => {}
             }
         } else if over.is_none() {

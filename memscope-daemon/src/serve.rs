@@ -265,6 +265,8 @@ struct Owned {
     snapshot: Arc<SnapshotReport>,
     beside: Vec<BesidePool>,
     devices: Vec<v1::DeviceStats>,
+    /// The devices of which it is not known how much is free since what the process holds changed.
+    free_is_old: Vec<Option<i32>>,
     /// The threads that freed its blocks behind that moment, by the blocks' addresses.
     freed_by: HashMap<u64, u32>,
 }
@@ -289,6 +291,7 @@ fn owned(pid: u32) -> impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<Owned>
             snapshot: Arc::new(ledger.snapshot(process, as_of)?),
             beside: ledger.beside_the_pool(process)?,
             devices: stats.devices,
+            free_is_old: ledger.free_is_old(process),
             freed_by: HashMap::new(),
         })
     }
@@ -663,6 +666,7 @@ impl Daemon for Serving {
                 after: &owned.snapshot,
                 beside: &owned.beside,
                 devices: &owned.devices,
+                free_is_old: &owned.free_is_old,
                 threads: &threads,
                 has_no_python,
                 is_earlier,

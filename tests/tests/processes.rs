@@ -181,7 +181,9 @@ fn forked_with_children() {
         coverage(&stats).contains(&"child_attached_late"),
         "{stats:#}"
     );
-    assert_eq!(held(&daemon.stats(calls.pid())), (1, 1000));
+    let parent = daemon.stats(calls.pid());
+    assert_eq!(held(&parent), (1, 1000));
+    assert!(!coverage(&parent).contains(&"forked"), "{parent:#}");
     calls.call("end_child");
     wait_for_state(&daemon, child, "exited");
     assert_eq!(state(&daemon, calls.pid()).as_deref(), Some("attached"));

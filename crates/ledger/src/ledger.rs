@@ -210,9 +210,24 @@ impl Ledger {
                 old.end(state, event.time_ns);
             }
         }
+        self.pass_attached(facts);
         self.order.push(event.process);
         self.processes
             .insert(event.process, Process::new(&self.config, event, facts));
+    }
+
+    /// Takes from an attach only what it means for the parent: the child is followed. The child may be one that nobody asked for.
+    pub fn pass_attached(&mut self, facts: &ProcessFacts) {
+        // A later program of the same process is no other child.
+        if facts.generation > 0 {
+            return;
+        }
+        let mut processes = self.processes.values_mut();
+        let parent = processes
+            .find(|process| process.facts.pid == facts.parent_pid && process.ended_ns.is_none());
+        if let Some(parent) = parent {
+            parent.child_attached(facts.pid);
+        }
     }
 
     /// All processes, in the order in which they were attached.

@@ -313,3 +313,30 @@ fn what_the_driver_keeps_of_stream_ordered_memory_is_no_context() {
         );
     }
 }
+
+/// What was free before a process took or gave back memory says nothing of what others use now.
+#[test]
+fn what_nobody_explains_is_of_one_moment() {
+    let mut ledger = with(&[(A, "/", &[]), (B, "/", &[])]);
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    alloc(&mut ledger, B, 0, 0x1000, 20);
+    told(&mut ledger, A, 0, gpu("a"));
+    told(&mut ledger, B, 0, gpu("a"));
+    let unexplained = |ledger: &Ledger| devices(ledger, &[A, B])[0].unexplained_bytes;
+    assert_eq!(unexplained(&ledger), Some(1000 - 300 - 120));
+    assert_eq!(ledger.free_is_old(A), []);
+    let free = call("cudaFree", CallOp::Free, 0x1000, 0);
+    ledger.apply(&event(A, 4 * SECOND, free));
+    assert_eq!(unexplained(&ledger), None);
+    assert_eq!(ledger.free_is_old(A), [Some(0)]);
+    assert_eq!(ledger.free_is_old(B), [], "B has changed nothing");
+    // Another that is asked later tells of all.
+    let Body::Call(mut asked) = call("cudaMemGetInfo", CallOp::MemInfo, 0, 1000) else {
+        unreachable!()
+    };
+    (asked.device, asked.extra) = (Some(0), 400);
+    ledger.apply(&event(B, 4 * SECOND, Body::Call(asked)));
+    assert_eq!(unexplained(&ledger), Some(1000 - 400 - 20));
+    ledger.apply(&event(A, 5 * SECOND, Body::Exited));
+    assert_eq!(unexplained(&ledger), None, "what A had is free since");
+}

@@ -421,6 +421,44 @@ fn clock_pairs() {
     assert_eq!(ledger.ignored_events(), 0);
 }
 
+/// Only children that are not attached themselves are told to be missing, whichever of the two was found first.
+#[test]
+fn children_that_are_followed_are_not_missing() {
+    let mut ledger = attached(Level::Trace, true, 100);
+    let parent = ledger.summary(P).unwrap().facts.pid;
+    let follow = |ledger: &mut Ledger, child: u32, generation: u32| {
+        let mut facts = facts(child, Level::Trace, false);
+        (facts.parent_pid, facts.generation) = (parent, generation);
+        let handle = ProcessHandle(1000 * (generation + 1) + child);
+        ledger.apply(&event(handle, 300, Body::Attached(facts)));
+    };
+    let forked = |ledger: &Ledger| {
+        let notes = stats(ledger).coverage.into_iter();
+        let mut texts = notes
+            .filter(|note| note.code == "forked")
+            .map(|note| note.text);
+        texts.next().unwrap_or_default()
+    };
+    for child in 501..=520 {
+        ledger.apply(&event(P, 200, Body::Forked { child }));
+    }
+    assert!(forked(&ledger).starts_with("20 children"));
+    for child in (501..=520).filter(|child| *child != 507) {
+        follow(&mut ledger, child, 0);
+        // It executes a program of its own.
+        follow(&mut ledger, child, 1);
+    }
+    let text = forked(&ledger);
+    assert!(
+        text.starts_with("1 children") && text.contains("507"),
+        "{text}"
+    );
+    follow(&mut ledger, 507, 0);
+    assert_eq!(forked(&ledger), "");
+    ledger.apply(&event(P, 400, Body::Forked { child: 530 }));
+    assert!(forked(&ledger).starts_with("1 children"));
+}
+
 #[test]
 fn fluctuation_over_time() {
     let mut sim = Sim::new(Mode::Calibrated);
@@ -483,6 +521,33 @@ fn fluctuation_over_time() {
         "{:?}",
         d.overall
     );
+}
+
+/// The trace entry of the first block comes before the first total, without which no level is known.
+#[test]
+fn the_first_block_counts_in_the_course_over_time() {
+    for from_start in [true, false] {
+        let mut sim = Sim::new(Mode::Uncalibrated);
+        let mut ledger = attached(Level::Trace, from_start, sim.time);
+        let begin = sim.time;
+        for _ in 0..50 {
+            sim.time += 10 * MS;
+            let kept = sim.alloc(0, 0, MIB);
+            sim.free(kept, false);
+        }
+        sim.alloc(0, 0, MIB);
+        sim.feed(&mut ledger);
+        let query = FluctuationRequest {
+            window_ns: sim.time - begin,
+            ..FluctuationRequest::default()
+        };
+        let course = ledger.ask(&[P], as_of(sim.time), &query).unwrap();
+        let overall = course.devices[0].overall.unwrap();
+        let stats = stats(&ledger);
+        let counted = (stats.devices[0].alloc_count, stats.devices[0].free_count);
+        assert_eq!(counted, (51, 50));
+        assert_eq!((overall.allocs, overall.frees), counted);
+    }
 }
 
 /// A list of processes has no coverage notes, so a sum of calls of which some may be missing is left out there.

@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
+use memscope_proto::v1;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 
@@ -201,6 +202,15 @@ impl Run {
         prop_assert_eq!(
             seen.lifetimes.as_ref().unwrap().count,
             counts.frees - counts.orphans
+        );
+        // The whole course over time has all of them.
+        let whole = v1::FluctuationRequest::default();
+        let course = ledger.ask(&[P], as_of(self.sim.time), &whole).unwrap();
+        let of_device = course.devices.iter().find(|one| one.device == Some(number));
+        let overall = of_device.and_then(|one| one.overall).unwrap();
+        prop_assert_eq!(
+            (overall.allocs, overall.frees),
+            (counts.allocs, counts.frees)
         );
         Ok(())
     }

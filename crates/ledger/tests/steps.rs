@@ -609,6 +609,51 @@ fn a_call_without_a_stack_is_one_of_its_line() {
     assert!(!summary.evidence.contains(','), "{}", summary.evidence);
 }
 
+/// Compiled code in the stacks of a line differs from call to call and may have no line of its own. It says nothing of steps.
+#[test]
+fn compiled_code_in_stacks_does_not_count() {
+    // The code objects of the optimizers' lines; where there are none, stacks are of compiled code alone.
+    for codes in [Some([0x100, 0x200]), None] {
+        let mut told = Told::new();
+        let mut id = 0;
+        for step in 0..70u64 {
+            for (place, name) in ["Adam", "SGD"].into_iter().enumerate() {
+                id += 1;
+                let code = codes.map(|codes| codes[place]);
+                let stack = StackSeen {
+                    id,
+                    // The interpreter specialises its code, so one line has several stacks.
+                    frames: code.map(|code| (code, step % 2 * 4)).into_iter().collect(),
+                    natives: vec![0x7000, 0x8000 + step],
+                    ..StackSeen::default()
+                };
+                told.say(Body::Stack(Box::new(stack)), StackRef::NotTaken);
+                told.optimizer(name, id);
+                if let Some(code) = code.filter(|_| step == 0) {
+                    let name = CodeName {
+                        code,
+                        died: None,
+                        name: "train".into(),
+                        file: "train.py".into(),
+                        first_line: 10,
+                        origin: code + 1,
+                        unit: 1,
+                        entered_at: 0,
+                        lines: vec![(0, 10 + place as u32)],
+                        lines_cut: false,
+                    };
+                    told.say(Body::Code(Box::new(name)), StackRef::NotTaken);
+                }
+            }
+        }
+        let steps = told.steps();
+        let summary = steps.summary.unwrap();
+        assert_eq!(summary.count, Some(70), "{codes:x?}: {}", summary.evidence);
+        let counts: Vec<u64> = steps.lines.iter().map(|line| line.count).collect();
+        assert_eq!(counts, [70, 70], "{codes:x?}");
+    }
+}
+
 /// Steps of four backward passes each, of which the first also allocates the gradients. In one pass, it may be, something else is allocated.
 fn accumulated(steps: u64, unlike: Option<(u64, u64)>, mut see: impl FnMut(&Told)) -> Told {
     let mut told = Told::new();

@@ -411,6 +411,9 @@ fn what_threads_say_of_what_has_been_freed() {
         (Some(Backward), Some(FreedBy::Program), "gradients"),
         (Some(Backward), Some(FreedBy::Backward), "temporaries"),
         (Some(Recompute), Some(FreedBy::Backward), "recomputed"),
+        (Some(Recompute), Some(FreedBy::Program), "recomputed"),
+        // It lives on, as the workspaces of a library do.
+        (Some(Recompute), None, "native"),
         (Some(Hook), Some(FreedBy::Program), "native"),
         (Some(Hook), Some(FreedBy::Backward), "native"),
         (Some(Backward), None, "native"),

@@ -35,6 +35,8 @@ struct Seen {
     total: Option<u64>,
     kept_by_driver: Option<u64>,
     free: Option<(u64, u64)>,
+    /// Boot time in nanoseconds at which what one of the processes holds changed last.
+    changed_ns: u64,
     holders: Vec<v1::DeviceHolder>,
     /// What another row has may be on this device.
     others: bool,
@@ -65,6 +67,7 @@ impl Question for v1::DevicesRequest {
                 seen.kind = seen.kind.or(kind(process));
                 seen.hardware = row.hardware().cloned();
                 seen.holders.push(holder(process, row, &limits));
+                seen.changed_ns = seen.changed_ns.max(row.held_changed_ns);
                 if seen.total.is_none() {
                     (seen.total, seen.kept_by_driver) = (row.size(), row.kept_by_driver());
                 }
@@ -79,6 +82,16 @@ impl Question for v1::DevicesRequest {
             }
             limits.retain(|note| !coverage.contains(note));
             coverage.extend(limits);
+        }
+        // What a process held is free once it has ended.
+        let processes = of.iter().filter_map(|handle| ledger.process(*handle));
+        let ended = [ProcessState::Exited, ProcessState::Replaced];
+        for process in processes.filter(|process| ended.contains(&process.state)) {
+            for row in process.visible_devices() {
+                if let Some(seen) = devices.get_mut(&key(process, row)) {
+                    seen.changed_ns = seen.changed_ns.max(process.ended_ns.unwrap_or(0));
+                }
+            }
         }
         let mut devices: Vec<_> = devices.into_iter().collect();
         devices.sort_by(|((_, a, of_a), one), ((_, b, of_b), other)| {
@@ -222,12 +235,13 @@ fn device(((_, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
         held.saturating_add(beside)
     });
     let free = seen.free.map(|(free, _)| free);
-    let used = seen.total.zip(free);
-    let used = used.and_then(|(total, free)| total.checked_sub(free));
+    // What was free before one of the processes took or gave back memory is not compared with what they hold now.
+    let still_free = seen.free.filter(|(_, when)| *when >= seen.changed_ns);
+    let used = seen.total.zip(still_free);
+    let used = used.and_then(|(total, (free, _))| total.checked_sub(free));
     v1::MachineDevice {
         kind: seen.kind.map(str::to_owned),
-        // The free bytes were seen a little before or after the held bytes. A negative difference shows that the
-        // numbers changed between the two, so no difference is given.
+        // A negative difference shows that something else changed meanwhile, so no difference is given.
         unexplained_bytes: used
             .zip(known)
             .and_then(|(used, known)| used.checked_sub(known)),

@@ -76,6 +76,15 @@ impl Ledger {
         self.process(p).map(beside::report)
     }
 
+    /// The devices of which it was last seen how much is free before what the process holds there changed.
+    pub fn free_is_old(&self, p: ProcessHandle) -> Vec<Option<i32>> {
+        let process = self.process(p).into_iter();
+        let rows = process.flat_map(|process| process.devices.iter());
+        rows.filter(|row| row.is_free_old())
+            .map(|row| row.ordinal)
+            .collect()
+    }
+
     /// Coverage notes: what limits the numbers in answers about a process.
     pub fn coverage(&self, p: ProcessHandle) -> Option<Vec<v1::CoverageNote>> {
         self.process(p).map(coverage::notes)

@@ -3,7 +3,7 @@
 //! Owns: the counters of its pool and of its driver allocations. Refuses: single blocks and
 //! allocations, which live by address in `pool` and `driver`.
 
-use crate::event::{DeviceTotal, Event, Hardware, Level};
+use crate::event::{Body, DeviceTotal, Event, Hardware, Level};
 use crate::report::DriverBytes;
 use crate::state::distribution::Recorder;
 use crate::state::driver::component::Components;
@@ -56,6 +56,9 @@ pub(crate) struct PoolDevice {
     /// The level before the next event is known: nothing was missed, or a total has come.
     #[serde(default)]
     pub(crate) level_known: bool,
+    /// How many blocks came and went before a level was known at all. The first level takes them.
+    #[serde(default)]
+    before_level: (u64, u64),
     pub(crate) read: Read,
 }
 
@@ -106,7 +109,10 @@ pub(crate) enum Refusal {
 impl PoolDevice {
     /// Notes the current level, for the course over time and for the step.
     pub(crate) fn note_level(&mut self, time_ns: u64, allocs: u64, frees: u64) {
+        self.before_level.0 += allocs;
+        self.before_level.1 += frees;
         if let Some(allocated) = self.totals.allocated() {
+            let (allocs, frees) = std::mem::take(&mut self.before_level);
             let reserved = self.reserved.unwrap_or(allocated);
             self.series
                 .note(time_ns, allocated, reserved, allocs, frees);
@@ -293,6 +299,12 @@ pub(crate) struct Device {
     /// Free memory in bytes, from `cudaMemGetInfo` (or another vendor's function for it) or from NVML, and when it was
     /// read.
     pub(crate) free_bytes: Option<(u64, u64)>,
+    /// What the driver's allocations and the pool held after the last event, in bytes, and the boot time of the event that changed it last, in
+    /// nanoseconds; 0 if nothing did. A number of free bytes from before says nothing of what is held now.
+    #[serde(default)]
+    held_before: (u64, Option<u64>),
+    #[serde(default)]
+    pub(crate) held_changed_ns: u64,
     /// When the peaks of the pool and of the driver's allocations were reached.
     #[serde(default)]
     pub(crate) pool_peak: PeakAt,
@@ -313,6 +325,18 @@ impl Device {
     pub(crate) fn own_bytes(&self) -> u64 {
         let segments = self.pool.segments.iter().count() as u64;
         size_of::<Device>() as u64 + RECORDERS + segments * SEGMENT
+    }
+
+    /// Notes the moment if this event has changed what is held from the driver.
+    pub(crate) fn note_held(&mut self, event: &Event) {
+        let held = (self.driver.held().bytes, self.pool.reserved);
+        if held != self.held_before {
+            self.held_before = held;
+            // A reading finds what has changed before, and nothing changes by it.
+            if !matches!(event.body, Body::Held(_)) {
+                self.held_changed_ns = event.time_ns;
+            }
+        }
     }
 
     /// Notes the moment of a peak that this event brought.
@@ -337,6 +361,12 @@ impl Device {
             .as_ref()?
             .reserved_bytes
             .filter(|_| self.total_bytes.is_none())
+    }
+
+    /// Whether it was last seen how much is free before what the process holds changed.
+    pub(crate) fn is_free_old(&self) -> bool {
+        let seen = self.free_bytes;
+        seen.is_some_and(|(_, when)| when < self.held_changed_ns)
     }
 
     /// Free bytes of the device, whichever processes use the rest, if the number is recent.

@@ -49,7 +49,7 @@ pub(crate) struct Process {
     /// A pool-level way in is live, or was live and has reported events.
     pub(crate) pool_way_in: bool,
     pub(crate) notes: Notes,
-    /// Process ids of the first children, and the number of all children.
+    /// Process ids of the first children that are not attached, and the number of all of these.
     pub(crate) children: (Vec<u32>, u64),
     pub(crate) devices: Devices,
     pub(crate) groups: Groups,
@@ -271,6 +271,7 @@ impl Process {
             let no_pool = self.source() != Source::Pool || self.is_pool_hidden();
             for row in self.devices.iter_mut() {
                 row.note_peak(event);
+                row.note_held(event);
                 let held = row.driver.held().bytes;
                 let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {
@@ -284,6 +285,19 @@ impl Process {
         self.pool.records_lost(time_ns);
         for row in self.devices.iter_mut() {
             row.pool.totals.records_lost();
+        }
+    }
+
+    /// A process has been attached that may be a child of this one: it is not among those that are not followed.
+    pub(crate) fn child_attached(&mut self, child: u32) {
+        let (listed, count) = &mut self.children;
+        let all_listed = *count <= listed.len() as u64;
+        let place = listed.iter().position(|pid| *pid == child);
+        if let Some(place) = place {
+            listed.remove(place);
+        }
+        if place.is_some() || !all_listed {
+            *count = count.saturating_sub(1);
         }
     }
 

@@ -592,6 +592,32 @@ impl Stacks {
         self.stack(index).frames
     }
 
+    /// The frames of a stack that are of Python code, innermost first.
+    pub(crate) fn python_frames_of(&self, index: StackIndex) -> Vec<Frame> {
+        let frames = self.python(index).iter();
+        frames
+            .filter_map(|(sighting, instruction)| self.frame(*sighting, *instruction))
+            .collect()
+    }
+
+    /// Whether a stack has frames of Python code.
+    pub(crate) fn has_python(&self, index: StackIndex) -> bool {
+        !self.python(index).is_empty()
+    }
+
+    /// Whether two stacks are in the same Python code, whatever compiled code is between. False if there is none.
+    pub(crate) fn is_same_python(&self, one: StackIndex, other: StackIndex) -> bool {
+        self.has_python(one) && self.python(one) == self.python(other)
+    }
+
+    /// Sighting and instruction of a stack's frames of Python code, innermost first.
+    fn python(&self, index: StackIndex) -> &[(u32, u64)] {
+        let held = place(index)
+            .checked_sub(KINDS + self.gone)
+            .and_then(|place| self.held.get(place as usize));
+        held.map_or(&[], |held| &held.content.frames)
+    }
+
     /// The frames of both kinds in order, innermost first. A frame of the interpreter's own function is replaced by the
     /// Python frames that it executes.
     fn frames(&self, content: &Content) -> Vec<Frame> {

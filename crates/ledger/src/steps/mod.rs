@@ -41,7 +41,7 @@ pub(crate) struct Key {
     pub(crate) count: u64,
     /// Key that stands for the line of the program, as far as the names in stacks are known.
     line: usize,
-    /// `line` is final: the names in the stack are known, or there is no stack.
+    /// `line` is final: the names of the stack's Python frames are known, or there is no stack with such frames.
     settled: bool,
 }
 
@@ -289,10 +289,13 @@ impl Steps {
 
     fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
         self.came_as = self.coming();
-        let known = self
-            .keys
-            .iter()
-            .position(|key| key.stack == stack && *key.name == *name);
+        // Lines of the program are lines of Python code. The compiled code of the same call differs from one call to the next.
+        let has_place = stacks.is_missing(stack) || stacks.has_python(stack);
+        let stack = if has_place { stack } else { NOT_TAKEN };
+        let known = self.keys.iter().position(|key| {
+            let same = key.stack == stack || stacks.is_same_python(key.stack, stack);
+            same && *key.name == *name
+        });
         let place = match known {
             Some(place) => place,
             None if self.keys.len() <= KEYS => {
@@ -341,12 +344,14 @@ impl Steps {
         let Some(key) = self.keys.get(place) else {
             return;
         };
-        let frames = stacks.frames_of(key.stack);
+        let frames = stacks.python_frames_of(key.stack);
         if frames.is_empty() || frames.iter().any(|frame| frame.line == 0) {
             return;
         }
         let same = self.keys.iter().position(|other| {
-            other.settled && other.name == key.name && stacks.frames_of(other.stack) == frames
+            other.settled
+                && other.name == key.name
+                && stacks.python_frames_of(other.stack) == frames
         });
         let line = same
             .and_then(|same| self.keys.get(same))
@@ -427,7 +432,7 @@ impl Steps {
         let frames: Vec<_> = self
             .keys
             .iter()
-            .map(|key| stacks.frames_of(key.stack))
+            .map(|key| stacks.python_frames_of(key.stack))
             .collect();
         (0..self.keys.len())
             .map(|place| {

@@ -418,11 +418,39 @@ fn sources_by_backend() {
             source == Source::Driver && !from_start
         );
         assert_eq!(has_note(&notes, "level_segments"), source == Source::Pool);
+        // Who has the 7 bytes, the pool or the program itself, cannot be seen.
+        assert_eq!(
+            seen.direct,
+            bytes(1, 7).filter(|_| source == Source::Driver)
+        );
         if source == Source::Pool {
             assert_eq!(seen.reserved_bytes, from_start.then_some(7));
             assert_eq!(seen.peak_reserved_bytes, from_start.then_some(7));
         }
     }
+}
+
+/// At level `segments` memory on an unknown device may be the pool's, and nobody sees which blocks it has.
+#[test]
+fn what_a_hidden_pool_has_on_an_unknown_device() {
+    let mut ledger = attached_as(Level::Segments, true, 1, Backend::Native);
+    let Body::Call(mut known) = call("cudaMalloc", CallOp::Alloc, 0x1000_0000, 2 * MIB) else {
+        unreachable!()
+    };
+    known.device = Some(0);
+    ledger.apply(&event(P, 2, Body::Call(known)));
+    let unknown = call("cudaMalloc", CallOp::Alloc, 0x2000_0000, 20 * MIB);
+    ledger.apply(&event(P, 3, unknown));
+    let told = stats(&ledger);
+    let seen = find_device(&ledger, None).unwrap();
+    assert!(told.hides_pool_of(&seen), "{seen:?}");
+    assert_eq!(seen.driver, bytes(1, 20 * MIB));
+    assert_eq!((seen.direct, seen.allocated_bytes), (None, None));
+    assert_eq!((seen.peak_allocated_bytes, seen.live_blocks), (None, 0));
+    assert_eq!(seen.reserved_bytes, Some(20 * MIB));
+    assert_eq!(seen.peak_reserved_bytes, Some(20 * MIB));
+    // Nothing of it is in another row, so the sum has all rows.
+    assert_eq!(ledger.summary(P).unwrap().reserved_bytes, Some(22 * MIB));
 }
 
 #[test]

@@ -344,9 +344,10 @@ impl Process {
             && self.devices.iter().any(incomplete)
     }
 
-    /// Where one device's numbers come from. No pool is on an unknown device.
+    /// Where one device's numbers come from. No pool is on an unknown device, unless it cannot be seen: then what the driver
+    /// gave there may be its segments.
     pub(crate) fn source_of(&self, device: &Device) -> Source {
-        if device.ordinal.is_none() {
+        if device.ordinal.is_none() && !self.is_pool_hidden() {
             Source::Driver
         } else {
             self.source()
@@ -425,7 +426,7 @@ impl Process {
     /// The process as an entry in the list of all processes.
     pub(crate) fn summary(&self) -> ProcessSummary {
         let mut rows = self.visible_devices();
-        if self.source() == Source::Pool {
+        if self.source() == Source::Pool && !self.is_pool_hidden() {
             // What is held on an unknown device may be the pool's, and would then be counted twice.
             rows.retain(|row| row.ordinal.is_some());
         }

@@ -22,7 +22,7 @@ use crate::state::pool::Pool;
 use crate::state::pool::reading::Readings;
 use crate::state::regions::RegionBook;
 use crate::state::scene::Scene;
-use crate::state::stacks::Stacks;
+use crate::state::stacks::{self, Stacks};
 use crate::steps::{Steps, Turn};
 use serde::{Deserialize, Serialize};
 
@@ -270,7 +270,12 @@ impl Process {
                 let held = row.driver.held().bytes;
                 let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {
-                    self.stacks.level(row.ordinal, held, true);
+                    let level = stacks::Level {
+                        bytes: held,
+                        of_driver: true,
+                        ..stacks::Level::default()
+                    };
+                    self.stacks.level(row.ordinal, level);
                 }
             }
         }

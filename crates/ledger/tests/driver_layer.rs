@@ -484,6 +484,30 @@ fn pool_segments_are_not_direct_and_tell_the_device() {
     assert_eq!(find_device(&ledger, None), None);
 }
 
+/// What turned out to be the pool's was never on the unknown device.
+#[test]
+fn nothing_is_left_of_the_pools_memory_on_an_unknown_device() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.driver_calls = true;
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    sim.alloc(1, 0, 5 * MIB);
+    sim.alloc(1, 0, 100);
+    // A free of memory that nobody knows: only it is left there to be shown.
+    sim.emit(call("cudaFree", CallOp::Free, 0x1000, 0));
+    sim.feed(&mut ledger);
+    let unknown = find_device(&ledger, None).unwrap();
+    assert_eq!((unknown.orphan_free_count, unknown.alloc_count), (1, 0));
+    assert_eq!(unknown.peak_allocated_bytes, Some(0));
+    assert_eq!(unknown.peak_reserved_bytes, Some(0));
+    assert_eq!(unknown.sizes.unwrap().count, 0);
+    let courses = ledger.coarse(P, (0, sim.time + SECOND), 10, sim.time + SECOND);
+    let mut courses = courses.iter().filter(|course| course.device.is_none());
+    assert!(courses.all(|course| {
+        let mut intervals = course.intervals.iter();
+        intervals.all(|interval| interval.max_allocated_bytes == 0)
+    }));
+}
+
 /// CUDA counts how often memory of another process was opened, and it stays until it is closed as often.
 #[test]
 fn an_import_that_is_opened_twice_is_closed_twice() {

@@ -6,10 +6,13 @@
 use crate::event::{HalFacts, HalPage};
 use crate::report::{DriverBytes, Holder, Space};
 use crate::state::device::DriverDevice;
+use crate::state::distribution::Recorder;
 use crate::state::driver::component::told;
 use crate::state::membership::{GroupKey, Membership};
 use crate::state::scene::Scene;
+use crate::state::series::Series;
 use crate::state::stacks::StackIndex;
+use crate::state::step_levels::StepLevels;
 use serde::{Deserialize, Serialize};
 
 /// Kind of memory.
@@ -159,6 +162,13 @@ impl Allocation {
             }
             old.alloc_count = old.alloc_count.saturating_sub(1);
             old.note_level(scene.time_ns, 0, 0);
+            if old.alloc_count == 0 {
+                // Nothing but the pool's memory was ever counted there.
+                old.peak_bytes = 0;
+                old.sizes = Recorder::default();
+                old.series = Series::default();
+                old.step = StepLevels::default();
+            }
             self.device = Some(device);
             let new = scene.devices.driver(self.device);
             add(part(new, self.kind), self.size);

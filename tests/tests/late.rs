@@ -27,12 +27,34 @@ fn read(daemon: &Daemon, pid: u32) -> Value {
     })
 }
 
+/// What was at the peak by stacks is the peak that `stats` tells, and PyTorch's own since `reset_peaks`.
+fn peaks_are_pytorchs(daemon: &Daemon, torch: &mut Torch, after: &str) {
+    let stats = daemon.stats(torch.pid());
+    let stacks = daemon.json(&["stacks", "--pid", &torch.pid_text(), "--metric", "peak"]);
+    let by_stacks = |device: &Value| {
+        let mut rows = stacks["devices"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["device"] == *device);
+        row.map_or(0, |row| number(&row["amounts"]["peak"]["bytes"]))
+    };
+    for row in stats["devices"].as_array().unwrap() {
+        let told = number(&row["peak_allocated_bytes"]);
+        assert_eq!(by_stacks(&row["device"]), told, "after {after}: {stats:#}");
+        if row["device"].is_null() {
+            continue;
+        }
+        let own = torch.ask(&format!("memory_stats {}", row["device"]));
+        let own = number(&own["stats"]["allocated_bytes.all.peak"]);
+        assert_eq!(told, own, "after {after}: {stats:#}");
+    }
+}
+
 fn late(level: &str, variables: &[(&str, &str)], before: &[&str], after: &[&str]) {
     let daemon = Daemon::start();
     let mut torch = Torch::start(variables);
     for command in before {
         torch.ask(command);
     }
+    torch.ask("reset_peaks");
     let pid = torch.pid();
     daemon.attach(pid, level);
     // No event has come yet: everything that is known was read.
@@ -46,10 +68,12 @@ fn late(level: &str, variables: &[(&str, &str)], before: &[&str], after: &[&str]
     let zero = device(&stats, 0);
     assert!(number(&zero["baseline_bytes"]) > 0, "{stats:#}");
     assert_eq!(zero["baseline_bytes"], zero["allocated_bytes"], "{stats:#}");
+    peaks_are_pytorchs(&daemon, &mut torch, "the attach");
     for command in after {
         torch.ask(command);
         let told = compared(&daemon, &mut torch);
         assert_eq!(told["exported"], told["own"], "after {command}");
+        peaks_are_pytorchs(&daemon, &mut torch, command);
     }
     torch.finish();
 }

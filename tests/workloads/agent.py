@@ -450,6 +450,12 @@ def memory_stats(device="0"):
 
 
 @command
+def reset_peaks():
+    for device in range(gpu.device_count()):
+        gpu.reset_peak_memory_stats(device)
+
+
+@command
 def alloc(name, size, device="0"):
     KEPT[name] = torch.empty(int(size), dtype=torch.uint8, device=f"{DEVICE}:{device}")
     return {"address": KEPT[name].data_ptr()}

@@ -562,11 +562,39 @@ fn sources_by_backend() {
             source == Source::Pool && !from_start
         );
         assert_eq!(has_note(&notes, "level_segments"), source == Source::Pool);
+        // Who has the 7 bytes, the pool or the program itself, cannot be seen.
+        assert_eq!(
+            seen.direct,
+            bytes(1, 7).filter(|_| source == Source::Driver)
+        );
         if source == Source::Pool {
             assert_eq!(seen.reserved_bytes, from_start.then_some(7));
             assert_eq!(seen.peak_reserved_bytes, from_start.then_some(7));
         }
     }
+}
+
+/// At level `segments` memory on an unknown device may be the pool's, and nobody sees which blocks it has.
+#[test]
+fn what_a_hidden_pool_has_on_an_unknown_device() {
+    let mut ledger = attached_as(Level::Segments, true, 1, Backend::Native);
+    let Body::Call(mut known) = call("cudaMalloc", CallOp::Alloc, 0x1000_0000, 2 * MIB) else {
+        unreachable!()
+    };
+    known.device = Some(0);
+    ledger.apply(&event(P, 2, Body::Call(known)));
+    let unknown = call("cudaMalloc", CallOp::Alloc, 0x2000_0000, 20 * MIB);
+    ledger.apply(&event(P, 3, unknown));
+    let told = stats(&ledger);
+    let seen = find_device(&ledger, None).unwrap();
+    assert!(told.hides_pool_of(&seen), "{seen:?}");
+    assert_eq!(seen.driver, bytes(1, 20 * MIB));
+    assert_eq!((seen.direct, seen.allocated_bytes), (None, None));
+    assert_eq!((seen.peak_allocated_bytes, seen.live_blocks), (None, 0));
+    assert_eq!(seen.reserved_bytes, Some(20 * MIB));
+    assert_eq!(seen.peak_reserved_bytes, Some(20 * MIB));
+    // Nothing of it is in another row, so the sum has all rows.
+    assert_eq!(ledger.summary(P).unwrap().reserved_bytes, Some(22 * MIB));
 }
 
 #[test]
@@ -598,6 +626,30 @@ fn pool_segments_are_not_direct_and_tell_the_device() {
     assert_eq!(seen.direct.unwrap().count, 0);
     assert_eq!(seen.alloc_count, 2);
     assert_eq!(find_device(&ledger, None), None);
+}
+
+/// What turned out to be the pool's was never on the unknown device.
+#[test]
+fn nothing_is_left_of_the_pools_memory_on_an_unknown_device() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.driver_calls = true;
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    sim.alloc(1, 0, 5 * MIB);
+    sim.alloc(1, 0, 100);
+    // A free of memory that nobody knows: only it is left there to be shown.
+    sim.emit(call("cudaFree", CallOp::Free, 0x1000, 0));
+    sim.feed(&mut ledger);
+    let unknown = find_device(&ledger, None).unwrap();
+    assert_eq!((unknown.orphan_free_count, unknown.alloc_count), (1, 0));
+    assert_eq!(unknown.peak_allocated_bytes, Some(0));
+    assert_eq!(unknown.peak_reserved_bytes, Some(0));
+    assert_eq!(unknown.sizes.unwrap().count, 0);
+    let courses = ledger.coarse(P, (0, sim.time + SECOND), 10, sim.time + SECOND);
+    let mut courses = courses.iter().filter(|course| course.device.is_none());
+    assert!(courses.all(|course| {
+        let mut intervals = course.intervals.iter();
+        intervals.all(|interval| interval.max_allocated_bytes == 0)
+    }));
 }
 
 /// CUDA counts how often memory of another process was opened, and it stays until it is closed as often.

@@ -3,10 +3,11 @@
 
 mod common;
 
+use common::pictures::tell;
 use common::*;
-use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
+use memscope_ledger::{Ledger, LedgerConfig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -170,6 +171,157 @@ proptest! {
             prop_assert_eq!(reported(&ledger), model.sums());
         }
     }
+}
+
+/// Stacks at the peak by device: title → count and bytes; devices whose ordinal is not known last.
+fn at_peak(ledger: &Ledger) -> BTreeMap<(Option<i32>, String), (u64, u64)> {
+    let mut sums = BTreeMap::new();
+    for row in ledger.stacks(P, as_of(0)).unwrap().rows {
+        let sum: &mut (u64, u64) = sums.entry((row.device, title(&row.stack))).or_default();
+        *sum = (sum.0 + row.peak.count, sum.1 + row.peak.bytes);
+    }
+    sums.retain(|_, sum| *sum != (0, 0));
+    sums
+}
+
+/// What the model has at the peak, in the form of [`at_peak`].
+fn at_peak_of(model: &Model, device: i32) -> BTreeMap<(Option<i32>, String), (u64, u64)> {
+    let titles = model.peaks.get(&device).map(|(_, titles)| titles.clone());
+    let titles = titles.unwrap_or_default().into_iter();
+    titles
+        .map(|(title, sum)| ((Some(device), title), sum))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What was there before the attach was there at the peak as well: until it went, or until a higher peak. Segments that
+    /// the pool takes from the driver are in its blocks, on whatever device their calls seemed to be.
+    #[test]
+    fn at_the_peak_after_a_late_attach(
+        seed in any::<u64>(),
+        before in 0u64..40,
+        until_reading in 0u64..30,
+        until_applied in 0u64..15,
+        after in 0u64..30,
+        mode in prop::sample::select(&[Mode::Calibrated, Mode::Uncalibrated, Mode::Both, Mode::Reports][..]),
+        driver_calls in any::<bool>(),
+        names_device in any::<bool>(),
+    ) {
+        let mut dice = Dice(seed);
+        let mut sim = Sim::new(mode);
+        sim.attached = false;
+        sim.driver_calls = driver_calls;
+        sim.names_device = names_device || mode != Mode::Uncalibrated;
+        let mut model = Model::default();
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        let mut held: Vec<HeldPart> = Vec::new();
+        let (attach, read) = (before, before + until_reading);
+        let (first, second) = (read + until_applied, read + until_applied + after);
+        for step in 0..=second {
+            if step == attach {
+                sim.attached = true;
+                sim.time += MS;
+                let level = if mode == Mode::Reports { Level::Blocks } else { Level::Trace };
+                ledger = attached(level, false, sim.time);
+                for (at, name) in NAMES.iter().enumerate() {
+                    let code = 0x1000 * (at as u64 + 1);
+                    say(&mut ledger, seen(100 + at as u64, &[(code, code + 104)]));
+                    say(&mut ledger, named(code, name, None));
+                }
+                (0..2).for_each(|device| model.level(device));
+            }
+            sim.time += 1 + dice.below(MS);
+            if step == read || step == second {
+                held = (0..2).flat_map(|device| sim.reading(device, 7)).collect();
+            }
+            if step == first || step == second {
+                tell(&mut ledger, sim.time, std::mem::take(&mut held));
+            }
+            sim.time += 1;
+            if dice.below(3) < 2 {
+                let which = dice.below(4);
+                sim.stack = StackRef::Id(100 + which);
+                let title = if sim.attached { format!("{}:11", NAMES[which as usize]) } else { "[before_attach]".to_owned() };
+                let device = dice.below(2) as i32;
+                let addr = sim.alloc(device, 0, 1 + dice.below(4 << 20));
+                model.live.insert(addr, (device, title, sim.live[&addr].rounded));
+                if sim.attached {
+                    model.level(device);
+                }
+            } else if !sim.live.is_empty() {
+                sim.stack = StackRef::NotTaken;
+                let at = dice.below(sim.live.len() as u64) as usize;
+                let addr = *sim.live.keys().nth(at).unwrap();
+                sim.free(addr, false);
+                model.live.remove(&addr);
+            }
+            if !sim.attached {
+                continue;
+            }
+            sim.feed(&mut ledger);
+            if step < first {
+                continue;
+            }
+            let told = at_peak(&ledger);
+            let wanted: BTreeMap<_, _> = (0..2).flat_map(|device| at_peak_of(&model, device)).collect();
+            prop_assert_eq!(&told, &wanted, "step {}", step);
+            for found in &stats(&ledger).devices {
+                let sum: u64 = told.iter().filter(|((of, _), _)| *of == found.device).map(|(_, sum)| sum.1).sum();
+                prop_assert_eq!(found.peak_allocated_bytes, Some(sum));
+            }
+        }
+    }
+}
+
+/// A reading and no event since the attach: what it shows is all there ever was.
+#[test]
+fn the_peak_of_a_process_that_rests_is_what_it_holds() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.attached = false;
+    sim.alloc(0, 0, 100 * MIB);
+    sim.attached = true;
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 10));
+    let before = (Some(0), "[before_attach]".to_owned());
+    assert_eq!(at_peak(&ledger), BTreeMap::from([(before, (1, 100 * MIB))]));
+}
+
+/// Memory on an unknown device of which the pool turns out to be the owner is not at the peak of that device. The peak
+/// is then that of the rest, at the same moment.
+#[test]
+fn what_the_pool_took_is_at_no_peak_of_an_unknown_device() {
+    let peak = |before: &[(CallOp, u64, u64)]| {
+        let mut sim = Sim::new(Mode::Calibrated);
+        sim.driver_calls = true;
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        for &(op, addr, size) in before {
+            sim.time += MS;
+            sim.emit(call("cudaMalloc", op, addr, size));
+            sim.feed(&mut ledger);
+        }
+        sim.time += MS;
+        sim.alloc(0, 0, 5 * MIB);
+        sim.feed(&mut ledger);
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let rows = rows.iter().filter(|row| row.device.is_none());
+        let sum: u64 = rows.map(|row| row.peak.bytes).sum();
+        let told = find_device(&ledger, None).and_then(|row| row.peak_allocated_bytes);
+        assert_eq!(told.unwrap_or(0), sum, "{before:?}");
+        sum
+    };
+    assert_eq!(peak(&[]), 0);
+    let kept = (CallOp::Alloc, 0x1000, 8 * MIB);
+    assert_eq!(peak(&[kept]), 8 * MIB);
+    // The peak is from before the pool's 20 MiB.
+    let more = [
+        (CallOp::Alloc, 0x1000_0000, 50 * MIB),
+        (CallOp::Free, 0x1000_0000, 0),
+    ];
+    assert_eq!(peak(&more), 50 * MIB);
+    assert_eq!(peak(&[more[0], more[1], kept]), 50 * MIB);
 }
 
 /// Without a pool, the peak is that of the driver's allocations; with the first block of a pool, the pool's.

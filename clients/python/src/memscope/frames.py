@@ -475,7 +475,7 @@ def stats(answer: v1.StatsResponse) -> Any:
                 one.live_blocks,
                 _known(one, "segments"),
                 one.driver.bytes,
-                one.direct.bytes,
+                one.direct.bytes if one.HasField("direct") else None,
                 _known(one, "total_bytes"),
                 _known(one, "free_bytes"),
                 _known(one, "context_bytes"),

@@ -96,7 +96,8 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
         free_bytes: row.free_bytes.map(|(bytes, _)| bytes),
         free_bytes_boot_ns: row.free_bytes.map(|(_, when)| when),
         driver: Some(driver.held().into()),
-        direct: Some(driver.direct().into()),
+        // Which part of it is the pool's is not known where the pool cannot be seen.
+        direct: (!process.is_pool_hidden()).then(|| driver.direct().into()),
         components: driver
             .components
             .held()

@@ -22,7 +22,7 @@ use crate::state::pool::Pool;
 use crate::state::pool::reading::Readings;
 use crate::state::regions::RegionBook;
 use crate::state::scene::Scene;
-use crate::state::stacks::Stacks;
+use crate::state::stacks::{self, Stacks};
 use crate::steps::{Steps, Turn};
 use serde::{Deserialize, Serialize};
 
@@ -275,7 +275,12 @@ impl Process {
                 let held = row.driver.held().bytes;
                 let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {
-                    self.stacks.level(row.ordinal, held, true);
+                    let level = stacks::Level {
+                        bytes: held,
+                        of_driver: true,
+                        ..stacks::Level::default()
+                    };
+                    self.stacks.level(row.ordinal, level);
                 }
             }
         }
@@ -362,9 +367,10 @@ impl Process {
             && self.devices.iter().any(incomplete)
     }
 
-    /// Where one device's numbers come from. No pool is on an unknown device.
+    /// Where one device's numbers come from. No pool is on an unknown device, unless it cannot be seen: then what the driver
+    /// gave there may be its segments.
     pub(crate) fn source_of(&self, device: &Device) -> Source {
-        if device.ordinal.is_none() {
+        if device.ordinal.is_none() && !self.is_pool_hidden() {
             Source::Driver
         } else {
             self.source()
@@ -446,7 +452,7 @@ impl Process {
     /// The process as an entry in the list of all processes.
     pub(crate) fn summary(&self) -> ProcessSummary {
         let mut rows = self.visible_devices();
-        if self.source() == Source::Pool {
+        if self.source() == Source::Pool && !self.is_pool_hidden() {
             // What is held on an unknown device may be the pool's, and would then be counted twice.
             rows.retain(|row| row.ordinal.is_some());
         }

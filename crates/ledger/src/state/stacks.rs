@@ -150,6 +150,24 @@ struct Peak {
     /// Whether these are the bytes of driver allocations, as long as there is no pool.
     #[serde(default)]
     of_driver: bool,
+    /// The part of `bytes` that is in no stack's `at_peak`: blocks from before the attach that no reading has shown yet.
+    #[serde(default)]
+    unknown: u64,
+    /// [`Level::orphans`] at the peak.
+    #[serde(default)]
+    orphans: u64,
+}
+
+/// What a device holds after an event.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Level {
+    /// Bytes of the pool's blocks or, without a pool, of the driver's allocations.
+    pub(crate) bytes: u64,
+    pub(crate) of_driver: bool,
+    /// The part of `bytes` whose blocks are not known.
+    pub(crate) unknown: u64,
+    /// Number of blocks that were not known and have gone so far.
+    pub(crate) orphans: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -295,7 +313,7 @@ impl Stacks {
         self.content_bytes = 0;
         let sums = std::mem::take(&mut self.sums);
         for ((device, stack), sums) in sums {
-            let number = self.peaks.get(&device).map_or(0, |peak| peak.number);
+            let number = self.peaks(device);
             let at_peak = if sums.peak == number {
                 sums.at_peak
             } else {
@@ -461,7 +479,7 @@ impl Stacks {
 
     fn at(&mut self, device: Option<i32>, stack: StackIndex) -> &mut Sums {
         let stack = self.shown(stack);
-        let number = self.peaks.get(&device).map_or(0, |peak| peak.number);
+        let number = self.peaks(device);
         let sums = self.sums.entry((device, stack)).or_insert_with(|| Sums {
             peak: number,
             ..Sums::default()
@@ -485,17 +503,70 @@ impl Stacks {
         }
     }
 
-    /// Takes out a block that is not live any more. `never` says that it should not have been counted here at all, so
-    /// that it does not count as allocated either.
-    pub(crate) fn went(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, never: bool) {
+    /// Adds a live block from before the attach, which a first reading shows. It was there at the peak as well, unless
+    /// all that was there is known already: then it came while records were lost.
+    pub(crate) fn was_there(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64) {
         let Some(weight) = weight(stack, bytes) else {
             return;
         };
+        let peak = self.peaks.entry(device).or_default();
+        let rest = peak.unknown.checked_sub(bytes);
+        peak.unknown = rest.unwrap_or(peak.unknown);
         let sums = self.at(device, stack);
-        take(&mut sums.live, weight);
-        if never {
-            take(&mut sums.allocated, weight);
+        add(&mut sums.live, weight);
+        if rest.is_some() {
+            add(&mut sums.at_peak, weight);
         }
+    }
+
+    /// All live blocks from before the attach are known now. What was there at the peak beside them has gone since;
+    /// `orphans` as in [`Level`], now.
+    pub(crate) fn all_were_told(&mut self, device: Option<i32>, orphans: u64) {
+        let peak = self.peaks.entry(device).or_default();
+        let bytes = std::mem::take(&mut peak.unknown);
+        if bytes > 0 {
+            let count = orphans.saturating_sub(peak.orphans).max(1);
+            let sums = self.at(device, BEFORE_ATTACH);
+            add(&mut sums.at_peak, Tally { count, bytes });
+        }
+    }
+
+    /// Takes out a block that is not live any more.
+    pub(crate) fn went(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64) {
+        if let Some(weight) = weight(stack, bytes) {
+            take(&mut self.at(device, stack).live, weight);
+        }
+    }
+
+    /// Takes out a live allocation that should not have been counted here at all. It came when the device had had `peaks`
+    /// peaks. Returns whether a peak of the driver's allocations became lower by it.
+    pub(crate) fn never_was(
+        &mut self,
+        device: Option<i32>,
+        stack: StackIndex,
+        bytes: u64,
+        peaks: u64,
+    ) -> bool {
+        let peak = self.peaks.entry(device).or_default();
+        let at_peak = peak.number > peaks;
+        let lowers = at_peak && peak.of_driver;
+        if lowers {
+            peak.bytes = peak.bytes.saturating_sub(bytes);
+        }
+        if let Some(weight) = weight(stack, bytes) {
+            let sums = self.at(device, stack);
+            take(&mut sums.live, weight);
+            take(&mut sums.allocated, weight);
+            if at_peak {
+                take(&mut sums.at_peak, weight);
+            }
+        }
+        lowers
+    }
+
+    /// How many peaks a device has had.
+    pub(crate) fn peaks(&self, device: Option<i32>) -> u64 {
+        self.peaks.get(&device).map_or(0, |peak| peak.number)
     }
 
     /// The size of a live block turned out to be `is` instead of `was`.
@@ -513,17 +584,18 @@ impl Stacks {
         }
     }
 
-    /// Takes the device's bytes after an event: those of the pool's blocks or, without a pool, of the driver's allocations. If they
-    /// are more than ever before, a new peak begins.
-    pub(crate) fn level(&mut self, device: Option<i32>, bytes: u64, of_driver: bool) {
+    /// Takes what the device holds after an event. If it is more than ever before, a new peak begins.
+    pub(crate) fn level(&mut self, device: Option<i32>, level: Level) {
         let peak = self.peaks.entry(device).or_default();
-        if peak.of_driver != of_driver {
-            // A pool has come. What it holds is not compared with what was held before there was one.
-            (peak.bytes, peak.of_driver) = (0, of_driver);
-        }
-        if bytes > peak.bytes {
-            peak.bytes = bytes;
-            peak.number += 1;
+        // Once a pool has come, what it holds is not compared with what was held before there was one.
+        if level.bytes > peak.bytes || level.of_driver != peak.of_driver {
+            *peak = Peak {
+                bytes: level.bytes,
+                number: peak.number + 1,
+                of_driver: level.of_driver,
+                unknown: level.unknown,
+                orphans: level.orphans,
+            };
         }
     }
 
@@ -532,7 +604,7 @@ impl Stacks {
         &self,
     ) -> impl Iterator<Item = (Option<i32>, StackIndex, Tally, Tally, Tally)> {
         self.sums.iter().map(|((device, stack), sums)| {
-            let number = self.peaks.get(device).map_or(0, |peak| peak.number);
+            let number = self.peaks(*device);
             let at_peak = if sums.peak == number {
                 sums.at_peak
             } else {

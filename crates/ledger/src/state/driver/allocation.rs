@@ -6,10 +6,13 @@
 use crate::event::{HalFacts, HalPage};
 use crate::report::{DriverBytes, Holder, Space};
 use crate::state::device::DriverDevice;
+use crate::state::distribution::Recorder;
 use crate::state::driver::component::told;
 use crate::state::membership::{GroupKey, Membership};
 use crate::state::scene::Scene;
+use crate::state::series::Series;
 use crate::state::stacks::StackIndex;
+use crate::state::step_levels::StepLevels;
 use serde::{Deserialize, Serialize};
 
 /// Kind of memory.
@@ -40,6 +43,9 @@ pub(crate) struct Allocation {
     /// The context that it goes with, see `Home`.
     #[serde(default)]
     pub(crate) context: u64,
+    /// How many peaks its device had had when it came.
+    #[serde(default)]
+    peaks: u64,
 }
 
 fn part(device: &mut DriverDevice, kind: Kind) -> &mut DriverBytes {
@@ -91,6 +97,7 @@ impl Allocation {
             stack: scene.stack,
             place: Membership::NOWHERE,
             context: 0,
+            peaks: scene.stacks.peaks(device),
         };
         scene.stacks.came(device, new.stack, size, true);
         new.place = scene.groups.join(scene.time_ns, new.group());
@@ -112,7 +119,7 @@ impl Allocation {
             take(&mut row.pooled, self.size);
         } else {
             row.components.went(self.holder(), self.size);
-            scene.stacks.went(self.device, self.stack, self.size, false);
+            scene.stacks.went(self.device, self.stack, self.size);
         }
         if seen {
             row.free_count += 1;
@@ -149,14 +156,25 @@ impl Allocation {
         scene.groups.leave(scene.time_ns, self.place);
         self.place = Membership::NOWHERE;
         // From now on the pool's blocks count its bytes.
-        scene.stacks.went(self.device, self.stack, self.size, true);
+        let (old, stack) = (self.device, self.stack);
+        let lowers = scene.stacks.never_was(old, stack, self.size, self.peaks);
         let old = scene.devices.driver(self.device);
         old.components.went(self.holder(), self.size);
         if self.device != Some(device) {
             let old = scene.devices.driver(self.device);
             take(part(old, self.kind), self.size);
+            if lowers {
+                old.peak_bytes = old.peak_bytes.saturating_sub(self.size);
+            }
             old.alloc_count = old.alloc_count.saturating_sub(1);
             old.note_level(scene.time_ns, 0, 0);
+            if old.alloc_count == 0 {
+                // Nothing but the pool's memory was ever counted there.
+                old.peak_bytes = 0;
+                old.sizes = Recorder::default();
+                old.series = Series::default();
+                old.step = StepLevels::default();
+            }
             self.device = Some(device);
             let new = scene.devices.driver(self.device);
             came(new, self.kind, self.size);

@@ -34,6 +34,7 @@ use crate::state::pool::suspects::Suspects;
 use crate::state::pool::totals::{Sized, least_rounded};
 use crate::state::pool::trace_ring::Entry;
 use crate::state::scene::Scene;
+use crate::state::stacks::Level;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of threads whose last event is remembered. With more threads, a pair may be missed.
@@ -81,17 +82,14 @@ impl Pool {
             self.report_in_reading(scene, report, half);
             return;
         }
+        if report.size < 0 {
+            peak_before_free(scene, report.device, report.total_allocated, bytes);
+        }
         let (came, went) = match report.size {
             0 => (0, 0),
             1.. => self.report_alloc(scene, driver, report, bytes, half),
             _ => self.report_free(scene, report, bytes, half),
         };
-        let device = scene.devices.pool(report.device);
-        if report.size < 0 && device.totals.peak().is_none() {
-            // From the very first total, the total before this free follows as well.
-            let before = report.total_allocated.saturating_add(bytes);
-            device.totals.raise_peak(before);
-        }
         self.settle(scene, report.device, report.total_allocated);
         let device = scene.devices.pool(report.device);
         device.set_reserved(report.total_reserved);
@@ -352,7 +350,7 @@ impl Pool {
         scene.groups.leave(scene.time_ns, block.place);
         scene
             .stacks
-            .went(Some(block.device), block.stack, block.rounded, false);
+            .went(Some(block.device), block.stack, block.rounded);
         let row = scene.devices.pool(block.device);
         let open = row.totals.went(addr, block.rounded, block.size, told);
         row.unsized_count += u64::from(open);
@@ -433,7 +431,7 @@ impl Pool {
         scene.groups.leave(scene.time_ns, block.place);
         scene
             .stacks
-            .went(Some(block.device), block.stack, block.rounded, false);
+            .went(Some(block.device), block.stack, block.rounded);
         let row = scene.devices.pool(block.device);
         row.totals.was_gone(addr, block.rounded, block.size);
         row.baseline_went(block.origin, block.rounded);
@@ -507,9 +505,7 @@ impl Pool {
             row.ring.last_is_sized(addr, block.rounded);
             row.rooms.taken(addr, block.rounded);
         }
-        if let Some(allocated) = scene.devices.pool(device).totals.allocated() {
-            scene.stacks.level(Some(device), allocated, false);
-        }
+        tell_stacks(scene, device, total);
     }
 
     /// Up to `time_ns`, events may have been missed.
@@ -560,6 +556,31 @@ impl Pool {
     pub(crate) fn unplaced(&self) -> (u64, u64) {
         (self.deferred.unplaced(), self.deferred.asked())
     }
+}
+
+/// The first total of a device came with the free of `bytes`: takes the total from before that free as a peak.
+pub(crate) fn peak_before_free(scene: &mut Scene<'_>, device: i32, total: u64, bytes: u64) {
+    let totals = &mut scene.devices.pool(device).totals;
+    if totals.peak().is_none() {
+        let before = total.saturating_add(bytes);
+        totals.raise_peak(before);
+        tell_stacks(scene, device, before);
+    }
+}
+
+/// Tells the stacks what a device's pool has handed out: `total` bytes.
+pub(crate) fn tell_stacks(scene: &mut Scene<'_>, device: i32, total: u64) {
+    let row = scene.devices.pool(device);
+    let level = Level {
+        bytes: total,
+        of_driver: false,
+        unknown: row.totals.beyond_known(total),
+        // Those whose size is not known yet went after the last total.
+        orphans: row
+            .orphan_free_count
+            .saturating_sub(row.totals.unsized_orphans()),
+    };
+    scene.stacks.level(Some(device), level);
 }
 
 /// Adds the trace entry for a call of which only the report came.

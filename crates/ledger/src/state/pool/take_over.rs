@@ -19,7 +19,7 @@ use crate::state::pool::reading::{Reading, Taken};
 use crate::state::pool::rooms::Replay;
 use crate::state::pool::segment::{Segment, Segments};
 use crate::state::pool::totals::Sized;
-use crate::state::pool::{Pool, push_entry};
+use crate::state::pool::{Pool, push_entry, tell_stacks};
 use crate::state::scene::Scene;
 use crate::state::stacks::{BEFORE_ATTACH, NOT_TAKEN, StackIndex};
 
@@ -109,6 +109,7 @@ impl Pool {
             traced: row.is_traced(watch),
         };
         let row = scene.devices.pool(device);
+        let orphans = row.orphan_free_count;
         // The newest of these frees may have no size yet. Only the bytes of the others are counted as those of orphans.
         let sized = explained
             .len()
@@ -142,6 +143,13 @@ impl Pool {
             row.read.pending = pending.map(|block| (*block, stack(block))).collect();
         }
         row.totals.raise_peak(reading.total_allocated);
+        if let Some(peak) = row.totals.peak() {
+            tell_stacks(scene, device, peak);
+        }
+        if unseen.origin == Origin::Baseline {
+            scene.stacks.all_were_told(Some(device), orphans);
+        }
+        let row = scene.devices.pool(device);
         let mut moved = (0, 0);
         if watch.level == Some(Level::Read) && row.read.count > 0 {
             // No event counts them. Blocks that came and went between two readings are missing.
@@ -271,10 +279,11 @@ impl Pool {
             stack,
             place,
         };
-        if !pending {
-            scene
-                .stacks
-                .came(Some(block.device), block.stack, block.rounded, false);
+        let (device, rounded) = (Some(block.device), block.rounded);
+        match unseen.origin {
+            _ if pending => {}
+            Origin::Baseline => scene.stacks.was_there(device, stack, rounded),
+            Origin::Seen | Origin::Found => scene.stacks.came(device, stack, rounded, false),
         }
         self.blocks.insert(found.addr, block);
         let blocks = &self.blocks;

@@ -283,6 +283,11 @@ impl Totals {
         self.base.map(unsigned)
     }
 
+    /// Bytes of this total that belong to no known block.
+    pub(crate) fn beyond_known(&self, total: u64) -> u64 {
+        unsigned(signed(total).saturating_sub(self.known))
+    }
+
     /// Bytes by which the known blocks exceed the total: blocks of that size must have gone without being seen.
     pub(crate) fn overhang(&self) -> u64 {
         self.base.map_or(0, |base| unsigned(base.saturating_neg()))

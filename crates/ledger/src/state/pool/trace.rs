@@ -11,7 +11,7 @@ use crate::state::pool::block::{Block, FreedSize, Half, Origin};
 use crate::state::pool::deferred::Held;
 use crate::state::pool::totals::{Sized, least_rounded};
 use crate::state::pool::trace_ring::Entry;
-use crate::state::pool::{Arrival, Pool};
+use crate::state::pool::{Arrival, Pool, peak_before_free};
 use crate::state::scene::Scene;
 use crate::state::stacks::NOT_TAKEN;
 
@@ -101,6 +101,13 @@ impl Pool {
             self.trace_in_reading(scene, device, trace);
             return;
         }
+        if trace.action == TraceAction::FreeRequested
+            && let Some(total) = trace.total_allocated
+        {
+            let bytes = trace.block_size.unwrap_or(0);
+            peak_before_free(scene, device, total, bytes);
+        }
+        let row = scene.devices.pool(device);
         let (came, went) = match trace.action {
             TraceAction::Alloc => self.trace_alloc(scene, driver, device, trace),
             TraceAction::FreeRequested => self.trace_free(scene, device, trace),
@@ -130,11 +137,6 @@ impl Pool {
             }
         };
         if let Some(total) = trace.total_allocated {
-            let row = scene.devices.pool(device);
-            if trace.action == TraceAction::FreeRequested && row.totals.peak().is_none() {
-                let bytes = trace.block_size.unwrap_or(0);
-                row.totals.raise_peak(total.saturating_add(bytes));
-            }
             self.settle(scene, device, total);
         }
         let row = scene.devices.pool(device);

@@ -224,6 +224,39 @@ fn what_is_given_back_is_told_without_steps() {
     assert_eq!(report.given_back[0].step, None);
 }
 
+/// Of a program that validates after each tenth step, the median of its steps says little about how long they take.
+#[test]
+fn the_rate_is_that_of_the_time_that_steps_take() {
+    let mut training = Training::new();
+    let mut began = 0;
+    for step in 0..200 {
+        // Before the growth begins, steps take long.
+        if step < 50 {
+            training.sim.time += SECOND;
+        } else {
+            training.alloc(LEAK, 64 << 10);
+        }
+        if step == 50 {
+            began = training.sim.time;
+        }
+        if step % 10 == 9 {
+            training.sim.time += 25 * 11 * MS;
+        }
+        training.step();
+    }
+    let report = training.leaks();
+    let [group] = &report.groups[..] else {
+        panic!("{report:#?}");
+    };
+    let seconds = (training.sim.time - began) as f64 / 1e9;
+    let truth = (150 * (64 << 10)) as f64 / seconds;
+    let told = group.growth_bytes_per_s / truth;
+    assert!((0.9..1.1).contains(&told), "{told} of it: {group:#?}");
+    // What a usual step takes is still said.
+    let median = report.steps.and_then(|steps| steps.median_ns);
+    assert!(median.is_some_and(|ns| ns < 20 * MS), "{median:?}");
+}
+
 #[test]
 fn sums_are_those_of_all_groups() {
     let mut training = Training::new();

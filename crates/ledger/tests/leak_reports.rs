@@ -257,6 +257,41 @@ fn the_rate_is_that_of_the_time_that_steps_take() {
     assert!(median.is_some_and(|ns| ns < 20 * MS), "{median:?}");
 }
 
+/// What a line holds are all its blocks, also those that do not grow.
+#[test]
+fn a_line_holds_what_it_holds() {
+    let mut training = Training::new();
+    for _ in 0..5 {
+        training.alloc(LEAK, MIB);
+    }
+    training.alloc(OTHER, MIB);
+    for _ in 0..150 {
+        training.alloc(LEAK, 64 << 10);
+        training.step();
+    }
+    let held = 5 * MIB + 150 * (64 << 10);
+    let line_of = |include_steady| {
+        let report = training.ask(&LeaksRequest {
+            include_steady,
+            ..LeaksRequest::default()
+        });
+        let lines = report.lines.len();
+        let is_it =
+            |line: &&v1::LeakLine| line.line.as_ref().is_some_and(|at| at.line == LEAK as u32);
+        (report.lines.iter().find(is_it).unwrap().clone(), lines)
+    };
+    let ((plain, lines), (all, all_lines)) = (line_of(false), line_of(true));
+    assert_eq!((plain.live_bytes, plain.live_count), (held, 155));
+    assert_eq!(plain, all);
+    assert_eq!(
+        (plain.verdict(), plain.growing_groups, plain.groups),
+        (v1::Verdict::Growing, 1, 2)
+    );
+    assert!(plain.growth_bytes <= 150 * (64 << 10), "{plain:#?}");
+    // A line of which nothing grows is still left out.
+    assert_eq!((lines, all_lines), (1, 2));
+}
+
 #[test]
 fn sums_are_those_of_all_groups() {
     let mut training = Training::new();

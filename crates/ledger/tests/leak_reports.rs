@@ -224,6 +224,26 @@ fn what_is_given_back_is_told_without_steps() {
     assert_eq!(report.given_back[0].step, None);
 }
 
+/// A pool hands out 512 bytes for a tensor of 4.
+#[test]
+fn what_is_given_back_is_what_the_device_gets_back() {
+    let mut training = Training::new();
+    let mut kept = Vec::new();
+    for _ in 0..150 {
+        kept.push(training.alloc(LEAK, 4));
+        training.step();
+    }
+    for addr in kept {
+        training.free(addr);
+    }
+    let report = training.leaks();
+    let [back] = &report.given_back[..] else {
+        panic!("{report:#?}");
+    };
+    assert_eq!(back.size_bytes, Some(4));
+    assert!((145..=150).contains(&(back.bytes / 512)), "{back:#?}");
+}
+
 /// Of a program that validates after each tenth step, the median of its steps says little about how long they take.
 #[test]
 fn the_rate_is_that_of_the_time_that_steps_take() {

@@ -312,6 +312,42 @@ fn a_line_holds_what_it_holds() {
     assert_eq!((lines, all_lines), (1, 2));
 }
 
+/// Somebody profiles ten steps of a training that goes on.
+#[test]
+fn a_profilers_steps_do_not_take_over() {
+    let mut training = Training::new();
+    let step = |training: &mut Training, profiled: Option<u64>| {
+        if let Some(number) = profiled {
+            training.say(Body::Mark(Box::new(Mark {
+                kind: MarkKind::Begin,
+                source: MarkSource::RecordFunction,
+                name: format!("ProfilerStep#{number}").into(),
+                ..Mark::default()
+            })));
+        }
+        training.alloc(LEAK, 64 << 10);
+        training.step();
+    };
+    for _ in 0..150 {
+        step(&mut training, None);
+    }
+    for number in 0..10 {
+        step(&mut training, Some(number));
+        assert_eq!(training.leaks().growing_lines, 1, "profiled {number}");
+    }
+    for _ in 0..200 {
+        step(&mut training, None);
+    }
+    let report = training.leaks();
+    let steps = report.steps.unwrap();
+    assert_eq!(
+        (steps.source(), steps.count),
+        (v1::StepSource::Optimizer, Some(360))
+    );
+    assert_eq!(report.growing_lines, 1);
+    assert_eq!(report.lines[0].first_step, Some(1));
+}
+
 #[test]
 fn sums_are_those_of_all_groups() {
     let mut training = Training::new();

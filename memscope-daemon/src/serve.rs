@@ -787,10 +787,12 @@ impl Serving {
             let of_it = findings.iter().filter(|(of, _)| of.0 == process.handle);
             let of_it: Vec<&Finding> = of_it.map(|(_, finding)| finding).collect();
             process.growing_lines = of_it.len() as _;
-            process.growth_bytes_per_s = of_it.iter().map(|one| one.growth_bytes_per_s).sum();
+            // It is shown beside what the devices hold, which page-locked memory of the host is no part of.
+            let on_devices = || of_it.iter().filter(|one| one.space != "host");
+            process.growth_bytes_per_s = on_devices().map(|one| one.growth_bytes_per_s).sum();
             // A sum without one of its lines would be a wrong number.
-            let per_step: Option<f64> = of_it.iter().map(|one| one.growth_bytes_per_step).sum();
-            process.growth_bytes_per_step = per_step.filter(|_| !of_it.is_empty());
+            let per_step: Option<f64> = on_devices().map(|one| one.growth_bytes_per_step).sum();
+            process.growth_bytes_per_step = per_step.filter(|_| on_devices().next().is_some());
         }
         Ok(())
     }

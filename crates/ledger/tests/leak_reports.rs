@@ -224,6 +224,130 @@ fn what_is_given_back_is_told_without_steps() {
     assert_eq!(report.given_back[0].step, None);
 }
 
+/// A pool hands out 512 bytes for a tensor of 4.
+#[test]
+fn what_is_given_back_is_what_the_device_gets_back() {
+    let mut training = Training::new();
+    let mut kept = Vec::new();
+    for _ in 0..150 {
+        kept.push(training.alloc(LEAK, 4));
+        training.step();
+    }
+    for addr in kept {
+        training.free(addr);
+    }
+    let report = training.leaks();
+    let [back] = &report.given_back[..] else {
+        panic!("{report:#?}");
+    };
+    assert_eq!(back.size_bytes, Some(4));
+    assert!((145..=150).contains(&(back.bytes / 512)), "{back:#?}");
+}
+
+/// Of a program that validates after each tenth step, the median of its steps says little about how long they take.
+#[test]
+fn the_rate_is_that_of_the_time_that_steps_take() {
+    let mut training = Training::new();
+    let mut began = 0;
+    for step in 0..200 {
+        // Before the growth begins, steps take long.
+        if step < 50 {
+            training.sim.time += SECOND;
+        } else {
+            training.alloc(LEAK, 64 << 10);
+        }
+        if step == 50 {
+            began = training.sim.time;
+        }
+        if step % 10 == 9 {
+            training.sim.time += 25 * 11 * MS;
+        }
+        training.step();
+    }
+    let report = training.leaks();
+    let [group] = &report.groups[..] else {
+        panic!("{report:#?}");
+    };
+    let seconds = (training.sim.time - began) as f64 / 1e9;
+    let truth = (150 * (64 << 10)) as f64 / seconds;
+    let told = group.growth_bytes_per_s / truth;
+    assert!((0.9..1.1).contains(&told), "{told} of it: {group:#?}");
+    // What a usual step takes is still said.
+    let median = report.steps.and_then(|steps| steps.median_ns);
+    assert!(median.is_some_and(|ns| ns < 20 * MS), "{median:?}");
+}
+
+/// What a line holds are all its blocks, also those that do not grow.
+#[test]
+fn a_line_holds_what_it_holds() {
+    let mut training = Training::new();
+    for _ in 0..5 {
+        training.alloc(LEAK, MIB);
+    }
+    training.alloc(OTHER, MIB);
+    for _ in 0..150 {
+        training.alloc(LEAK, 64 << 10);
+        training.step();
+    }
+    let held = 5 * MIB + 150 * (64 << 10);
+    let line_of = |include_steady| {
+        let report = training.ask(&LeaksRequest {
+            include_steady,
+            ..LeaksRequest::default()
+        });
+        let lines = report.lines.len();
+        let is_it =
+            |line: &&v1::LeakLine| line.line.as_ref().is_some_and(|at| at.line == LEAK as u32);
+        (report.lines.iter().find(is_it).unwrap().clone(), lines)
+    };
+    let ((plain, lines), (all, all_lines)) = (line_of(false), line_of(true));
+    assert_eq!((plain.live_bytes, plain.live_count), (held, 155));
+    assert_eq!(plain, all);
+    assert_eq!(
+        (plain.verdict(), plain.growing_groups, plain.groups),
+        (v1::Verdict::Growing, 1, 2)
+    );
+    assert!(plain.growth_bytes <= 150 * (64 << 10), "{plain:#?}");
+    // A line of which nothing grows is still left out.
+    assert_eq!((lines, all_lines), (1, 2));
+}
+
+/// Somebody profiles ten steps of a training that goes on.
+#[test]
+fn a_profilers_steps_do_not_take_over() {
+    let mut training = Training::new();
+    let step = |training: &mut Training, profiled: Option<u64>| {
+        if let Some(number) = profiled {
+            training.say(Body::Mark(Box::new(Mark {
+                kind: MarkKind::Begin,
+                source: MarkSource::RecordFunction,
+                name: format!("ProfilerStep#{number}").into(),
+                ..Mark::default()
+            })));
+        }
+        training.alloc(LEAK, 64 << 10);
+        training.step();
+    };
+    for _ in 0..150 {
+        step(&mut training, None);
+    }
+    for number in 0..10 {
+        step(&mut training, Some(number));
+        assert_eq!(training.leaks().growing_lines, 1, "profiled {number}");
+    }
+    for _ in 0..200 {
+        step(&mut training, None);
+    }
+    let report = training.leaks();
+    let steps = report.steps.unwrap();
+    assert_eq!(
+        (steps.source(), steps.count),
+        (v1::StepSource::Optimizer, Some(360))
+    );
+    assert_eq!(report.growing_lines, 1);
+    assert_eq!(report.lines[0].first_step, Some(1));
+}
+
 #[test]
 fn sums_are_those_of_all_groups() {
     let mut training = Training::new();

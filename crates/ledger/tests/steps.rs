@@ -454,6 +454,40 @@ fn an_optimizer_is_better_than_a_backward_pass() {
     }
 }
 
+/// A profiler's steps tell of steps where nothing else does, and only there.
+#[test]
+fn a_backward_pass_is_better_than_a_profilers_step() {
+    let mut told = Told::new();
+    let source = |told: &Told| {
+        let summary = told.steps().summary.unwrap();
+        (summary.source(), summary.count)
+    };
+    for step in 0..10 {
+        let name = format!("ProfilerStep#{step}");
+        told.mark(
+            MarkKind::Begin,
+            MarkSource::RecordFunction,
+            &name,
+            StackRef::Id(9),
+        );
+        assert_eq!(source(&told), (v1::StepSource::Profiler, Some(step + 1)));
+    }
+    for pass in 0..10 {
+        told.pass(7);
+        assert_eq!(source(&told), (v1::StepSource::Backward, Some(pass + 1)));
+    }
+    told.mark(
+        MarkKind::Begin,
+        MarkSource::RecordFunction,
+        "ProfilerStep#10",
+        StackRef::Id(9),
+    );
+    assert_eq!(source(&told), (v1::StepSource::Backward, Some(10)));
+    // Whoever picks the profiler's steps at the attach, or says steps by itself, is heard.
+    told.mark(MarkKind::Step, MarkSource::Memscope, "", StackRef::Id(9));
+    assert_eq!(source(&told), (v1::StepSource::Mark, Some(1)));
+}
+
 #[test]
 fn two_optimizers_make_one_step() {
     let mut told = Told::new();

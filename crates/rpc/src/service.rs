@@ -166,10 +166,10 @@ impl Service {
         answer: &mut v1::LeaksResponse,
         under_way: &UnderWay,
     ) {
-        let growing = answer
-            .groups
-            .iter()
-            .filter(|group| group.verdict() == v1::Verdict::Growing);
+        // Objects hold blocks of a pool. Other memory has no block of which they could be asked.
+        let growing = answer.groups.iter().filter(|group| {
+            group.verdict() == v1::Verdict::Growing && group.source() == v1::Source::Pool
+        });
         let question = v1::HoldersRequest {
             pid: answer.pid,
             addresses: growing.flat_map(|group| group.examples.clone()).collect(),

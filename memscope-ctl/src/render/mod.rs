@@ -121,6 +121,14 @@ pub(crate) fn device(device: Option<i32>) -> String {
     device.map_or_else(units::unknown, |device| device.to_string())
 }
 
+/// Where memory lies that grows: the ordinal of its device, or `host`.
+pub(crate) fn device_or_host(ordinal: Option<i32>, source: v1::Source) -> String {
+    match source {
+        v1::Source::Host => "host".to_owned(),
+        _ => device(ordinal),
+    }
+}
+
 /// A device's ordinal with its kind, such as `npu:0`. The kind CUDA is left out, because PyTorch's users expect it.
 pub(crate) fn device_of_kind(ordinal: Option<i32>, kind: Option<&str>) -> String {
     match kind {
@@ -179,10 +187,12 @@ pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String 
     cut
 }
 
-/// Growth of the lines that are known to leak, per step or, where no steps are known, per second. Empty if none leaks.
+/// Growth on devices of the lines that are known to leak, per step or, where no steps are known, per second. Empty if none leaks.
 pub(crate) fn growth(process: &v1::Process) -> String {
     match (process.growing_lines, process.growth_bytes_per_step) {
         (0, _) => String::new(),
+        // It stands in the row of a device, which page-locked memory of the host takes nothing of.
+        (_, None) if process.growth_bytes_per_s <= 0.0 => "host only".to_owned(),
         (_, Some(step)) => format!("{}/step", signed_bytes(step.round() as i64)),
         (_, None) => rate(process.growth_bytes_per_s),
     }
@@ -218,7 +228,24 @@ pub(crate) fn whose(process: &v1::Process) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::command_line;
+    use super::{command_line, growth};
+    use memscope_proto::v1;
+
+    #[test]
+    fn growth_beside_a_device_is_that_of_devices() {
+        let of = |growing_lines, per_step, growth_bytes_per_s| {
+            growth(&v1::Process {
+                growing_lines,
+                growth_bytes_per_step: per_step,
+                growth_bytes_per_s,
+                ..v1::Process::default()
+            })
+        };
+        assert_eq!(of(0, None, 0.0), "");
+        assert_eq!(of(1, None, 0.0), "host only");
+        assert_eq!(of(2, Some(1024.0), 9.0), "+1.00 KiB/step");
+        assert_eq!(of(2, None, 1024.0), super::rate(1024.0));
+    }
 
     #[test]
     fn command_lines_begin_with_what_tells_them_apart() {

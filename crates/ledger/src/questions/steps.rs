@@ -83,6 +83,14 @@ pub(crate) fn ends(process: &Process) -> Vec<(u64, u64)> {
     rows.map(|row| (row.step, row.to_ns)).collect()
 }
 
+/// When each step that is kept ended, oldest first: boot times in nanoseconds.
+pub(super) fn ended(steps: &Steps) -> Vec<u64> {
+    let rows = steps.rows.iter().zip(steps.ends());
+    rows.filter(|(_, ends)| *ends)
+        .map(|(row, _)| row.to_ns)
+        .collect()
+}
+
 /// The lines of the program whose marks end steps.
 fn lines(steps: &Steps, stacks: &Stacks) -> Vec<v1::StepLine> {
     let counts = by_line(steps, &steps.lines(stacks)).into_iter();

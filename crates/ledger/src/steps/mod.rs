@@ -2,8 +2,8 @@
 //!
 //! Owns: the choice of the source of ticks, the count of steps, and the levels of the last few thousand steps. The
 //! sources of ticks are, from the best to the weakest: a name that the user picked at the attach; marks (`step` of
-//! memscope's library, and ranges called `step start`, as msMemScope has them); the profiler's steps; the steps of
-//! optimizers; backward passes; a pattern of allocations that repeats itself. The best source that was ever seen is
+//! memscope's library, and ranges called `step start`, as msMemScope has them); the steps of optimizers; backward passes;
+//! the profiler's steps; a pattern of allocations that repeats itself. The best source that was ever seen is
 //! used; when a better one comes, the count begins again. Refuses: to guess: without a source there are no steps.
 
 pub(crate) mod cycle;
@@ -22,6 +22,7 @@ use crate::steps::lines::{Led, Seen, StepLines};
 use crate::steps::passes::Passes;
 use crate::steps::survivors::Survivors;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -198,11 +199,10 @@ impl Steps {
             (_, MarkSource::Backward) => StepSource::Backward,
             _ => return Turn::None,
         };
-        if source < self.source {
-            return Turn::None;
-        }
-        if source > self.source {
-            self.restart(source);
+        match source.rank().cmp(&self.source.rank()) {
+            Ordering::Less => return Turn::None,
+            Ordering::Equal => {}
+            Ordering::Greater => self.restart(source),
         }
         let mut at_once = 1;
         if source == StepSource::Backward {
@@ -262,7 +262,7 @@ impl Steps {
 
     /// Takes a new block. Returns whether, by the pattern of allocations, a step ends before it.
     pub(crate) fn block_comes(&mut self, device: i32, size: u64, stack: StackIndex) -> bool {
-        if self.source > StepSource::Pattern {
+        if !matches!(self.source, StepSource::Unknown | StepSource::Pattern) {
             return false;
         }
         let before = self.pattern.anchor();
@@ -373,10 +373,9 @@ impl Steps {
             is_mixed: source == StepSource::Pattern,
             launches: self.launches,
             generation: self.generation + 1,
-            pattern: if source <= StepSource::Pattern {
-                std::mem::take(&mut self.pattern)
-            } else {
-                Pattern::default()
+            pattern: match source {
+                StepSource::Unknown | StepSource::Pattern => std::mem::take(&mut self.pattern),
+                _ => Pattern::default(),
             },
             ..Steps::default()
         };
@@ -475,7 +474,10 @@ impl Steps {
 
     /// Whether the ticks come from lines of the program.
     pub(crate) fn has_lines(&self) -> bool {
-        self.source > StepSource::Backward
+        matches!(
+            self.source,
+            StepSource::Optimizer | StepSource::Profiler | StepSource::Mark | StepSource::Named
+        )
     }
 
     /// The count by which windows of steps advance: steps where the ticks come from lines of the program, else ticks.

@@ -3,7 +3,7 @@
 use crate::fleet::{Replies, Told};
 use crate::render::steps;
 use crate::render::table::{Column, table};
-use crate::render::{OF_NODE, coverage, device, heading, of_node};
+use crate::render::{OF_NODE, coverage, device_or_host, heading, of_node};
 use crate::units::{self, bytes, grouped, nanoseconds, plain, rate};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     {
         let left = units::duration(left);
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
-    } else if answer.growing_lines > 0 && !ended {
+    } else if grows_on_a_device(answer) && !ended {
         text.push_str(
             "When the device will be full is not known: nothing tells how much of it is free.\n",
         );
@@ -66,6 +66,16 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     text
 }
 
+/// Whether a line grows that takes memory of a device: page-locked memory of the host fills none.
+fn grows_on_a_device(answer: &v1::LeaksResponse) -> bool {
+    growing_lines(answer).any(|line| line.source() != v1::Source::Host)
+}
+
+fn growing_lines(answer: &v1::LeaksResponse) -> impl Iterator<Item = &v1::LeakLine> {
+    let lines = answer.lines.iter();
+    lines.filter(|line| line.verdict() == v1::Verdict::Growing)
+}
+
 /// Largest number of holders that are shown.
 const HOLDERS: usize = 3;
 
@@ -74,8 +84,18 @@ fn held_by(answer: &v1::LeaksResponse) -> String {
     let Some(looked_at) = answer.looked_at.filter(|all| all.count > 0) else {
         return String::new();
     };
+    let growing = answer.groups.iter().filter(|group| {
+        group.verdict() == v1::Verdict::Growing && group.source() == v1::Source::Pool
+    });
+    let all: u64 = growing.map(|group| group.live_count).sum();
+    // A few are always missing: those that came or went while the objects were read.
+    let of_all = if looked_at.count < all / 2 {
+        format!(" of {}", grouped(all))
+    } else {
+        String::new()
+    };
     let mut text = format!(
-        "\nHeld by ({} blocks that grow were looked at)\n",
+        "\nHeld by ({}{of_all} blocks that grow were looked at)\n",
         grouped(looked_at.count)
     );
     for holder in answer.holders.iter().take(HOLDERS) {
@@ -244,11 +264,16 @@ pub(in crate::commands) fn pace(line: &v1::LeakLine) -> String {
 /// Describes the line that grows most.
 fn foremost(line: &v1::LeakLine) -> String {
     let mut text = format!("{}: {}", short(line), pace(line));
-    if line.growing_groups > 1 && line.stacks > 1 {
+    // Some of its stacks may have only groups that do not grow.
+    let together = line.stacks.min(line.growing_groups);
+    if together > 1 {
         text.push_str(&format!(
             "; {} call stacks grow together",
-            grouped(line.stacks)
+            grouped(together)
         ));
+    }
+    if line.source() == v1::Source::Host {
+        text.push_str("; page-locked host memory");
     }
     if line.looks_like_kept_graph {
         text.push_str("; looks like a kept autograd graph");
@@ -354,7 +379,7 @@ fn cells(line: &v1::LeakLine, by_step: bool) -> Vec<String> {
         line.verdict().to_string(),
         line.confidence
             .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
-        device(line.device),
+        device_or_host(line.device, line.source()),
         bytes(line.live_bytes),
         bytes(line.growth_bytes),
         pace,
@@ -426,6 +451,22 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
         (Some(line), 1) => format!("{}.\n", foremost(line)),
         (Some(line), _) => format!("Most of it: {}.\n", foremost(line)),
     };
+    let on_host = growing_lines(answer).filter(|line| line.source() == v1::Source::Host);
+    let on_host: u64 = on_host.map(|line| line.growth_bytes).sum();
+    let on_host = match on_host {
+        0 => String::new(),
+        _ if !grows_on_a_device(answer) && answer.omitted_lines == 0 => {
+            ", all of it page-locked host memory".to_owned()
+        }
+        known => {
+            let at_least = if answer.omitted_lines > 0 {
+                "at least "
+            } else {
+                ""
+            };
+            format!(", {at_least}{} of it page-locked host memory", bytes(known))
+        }
+    };
     let together = answer.together.as_ref().map(together).unwrap_or_default();
     let sure = answer.lines.iter().filter_map(|line| line.confidence);
     let early = if sure.fold(f64::NAN, f64::max) < SURE {
@@ -433,7 +474,7 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     } else {
         ""
     };
-    format!("{count}: {sum} in {watched}.\n{most}{together}{early}")
+    format!("{count}: {sum} in {watched}{on_host}.\n{most}{together}{early}")
 }
 
 /// Line beneath the table that explains its column SURE.
@@ -552,7 +593,7 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
             group
                 .confidence
                 .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
-            device(group.device),
+            device_or_host(group.device, group.source()),
             bytes(group.size_bytes),
             grouped(group.live_count),
             bytes(group.live_bytes),
@@ -604,6 +645,91 @@ mod tests {
         assert_eq!(
             text(vec![unread(), of(&[], true), of(&["level_read"], false)]),
             "0 of 3 processes grow; of 1 it is too early to tell; of 1 nothing has been read yet.\n"
+        );
+    }
+
+    /// A line that grows, of this kind of memory.
+    fn grows(source: v1::Source, growth_bytes: u64) -> v1::LeakLine {
+        v1::LeakLine {
+            device: (source != v1::Source::Host).then_some(0),
+            source: source.into(),
+            verdict: v1::Verdict::Growing.into(),
+            growing_groups: 1,
+            stacks: 1,
+            smallest_bytes: 1 << 20,
+            largest_bytes: 1 << 20,
+            growth_bytes,
+            ..v1::LeakLine::default()
+        }
+    }
+
+    fn answer(lines: Vec<v1::LeakLine>) -> v1::LeaksResponse {
+        let all = lines.len() as u64;
+        v1::LeaksResponse {
+            growing_bytes: lines.iter().map(|line| line.growth_bytes).sum(),
+            growing_lines: all,
+            growing_groups: all,
+            lines,
+            ..v1::LeaksResponse::default()
+        }
+    }
+
+    #[test]
+    fn growth_of_host_memory_is_told_as_such() {
+        let pool = || grows(v1::Source::Pool, 1 << 20);
+        let host = || grows(v1::Source::Host, 3 << 20);
+        let full = "When the device will be full is not known";
+        let told = text(&answer(vec![pool()]), false);
+        assert!(told.contains(full) && !told.contains("host"), "{told}");
+        let told = text(&answer(vec![host()]), false);
+        assert!(!told.contains(full), "{told}");
+        assert!(
+            told.contains("3.00 MiB in 0 µs, all of it page-locked host memory.\n"),
+            "{told}"
+        );
+        let told = text(&answer(vec![host(), pool()]), false);
+        assert!(told.contains(full), "{told}");
+        assert!(
+            told.contains("4.00 MiB in 0 µs, 3.00 MiB of it page-locked host memory.\n"),
+            "{told}"
+        );
+        let most = told.lines().find(|line| line.starts_with("Most of it"));
+        assert!(
+            most.is_some_and(|most| most.ends_with("; page-locked host memory.")),
+            "{told}"
+        );
+        let of = |source: v1::Source| {
+            let line = grows(source, 1);
+            cells(&line, false).swap_remove(2)
+        };
+        assert_eq!([of(v1::Source::Host), of(v1::Source::Pool)], ["host", "0"]);
+    }
+
+    #[test]
+    fn few_blocks_that_were_looked_at_are_told_of_all() {
+        let told = |count| {
+            let group = |source: v1::Source, live_count| v1::LeakGroup {
+                source: source.into(),
+                verdict: v1::Verdict::Growing.into(),
+                live_count,
+                ..v1::LeakGroup::default()
+            };
+            held_by(&v1::LeaksResponse {
+                looked_at: Some(v1::Amount {
+                    count,
+                    ..v1::Amount::default()
+                }),
+                groups: vec![group(v1::Source::Pool, 265), group(v1::Source::Host, 100)],
+                ..v1::LeaksResponse::default()
+            })
+        };
+        assert_eq!(
+            told(5),
+            "\nHeld by (5 of 265 blocks that grow were looked at)\n"
+        );
+        assert_eq!(
+            told(263),
+            "\nHeld by (263 blocks that grow were looked at)\n"
         );
     }
 

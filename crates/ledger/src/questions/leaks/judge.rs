@@ -3,6 +3,7 @@
 //! Owns: the choice between the two, and the numbers and words of the judgement in either case. Refuses: groups;
 //! `leaks` has them.
 
+use super::super::steps;
 use crate::event::Level;
 use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::growth::group::UNIT;
@@ -34,9 +35,21 @@ pub(super) struct StepAxis {
     pub(super) clock: WindowClock,
     pub(super) ticks_per_step: f64,
     pub(super) sure_after: u64,
-    pub(super) step_ns: Option<u64>,
+    /// When the steps that are kept ended, oldest first: boot times in nanoseconds.
+    ends: Vec<u64>,
     /// The steps are repetitions of allocations: nobody said that they are steps.
     is_guessed: bool,
+}
+
+impl StepAxis {
+    /// How long the last `steps` steps took together, nanoseconds. Where fewer are kept, the others count as much as the mean of those.
+    /// `None` where the ends of two steps are not known.
+    fn took_ns(&self, steps: f64) -> Option<f64> {
+        let (last, before) = self.ends.split_last()?;
+        let kept = before.len().min(steps.round().max(1.0) as usize);
+        let first = before.get(before.len() - kept)?;
+        Some(last.saturating_sub(*first) as f64 / kept as f64 * steps)
+    }
 }
 
 /// What a row of floors counts.
@@ -67,6 +80,9 @@ pub(super) struct Judgement {
     pub(super) confidence: Option<f64>,
     /// Growth in blocks or units per step: lower end of the interval, median, upper end.
     pub(super) per_step: Option<[f64; 3]>,
+    /// How long a step took in the mean since the growth began, nanoseconds. The median says too little: of a program that validates after
+    /// each tenth step most of the time is in those.
+    pub(super) step_ns: Option<f64>,
     pub(super) first_step: Option<u64>,
     /// The window in which the growth began.
     pub(super) first_window: usize,
@@ -87,11 +103,11 @@ pub(super) fn step_axis(
     process: &Process,
     now: u64,
     asked: &v1::LeaksRequest,
-    step_ns: Option<u64>,
+    median_ns: Option<u64>,
 ) -> Option<StepAxis> {
     let steps = &process.steps;
     let (_, ticks_per_step) = steps.count()?;
-    let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
+    let stale = STALE_NS.max(median_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
     let sure_after = match u64::from(asked.sure_after_steps) {
         0 => SURE_AFTER,
         steps => steps,
@@ -111,7 +127,7 @@ pub(super) fn step_axis(
         clock: process.groups.ticks(),
         ticks_per_step: ticks_per_step.max(1e-9),
         sure_after,
-        step_ns,
+        ends: steps::ended(&process.steps),
     })
 }
 
@@ -296,6 +312,7 @@ impl<'a> Judge<'a> {
                 since_ns: self.clock.start_ns().saturating_add(windows),
                 confidence: None,
                 per_step: None,
+                step_ns: None,
                 first_step: None,
                 first_window,
                 young: judged.young.then_some(Young {
@@ -344,15 +361,16 @@ impl<'a> Judge<'a> {
         // A block raises the floor of the window after the one in which it was allocated.
         let first_step = Self::step_of(axis, place(judged.first_window.saturating_sub(1)));
         let grown = judged.growth > 0;
-        let windows = all.saturating_sub(first_window);
-        let back = windows as f64 * steps * axis.step_ns.unwrap_or(0) as f64;
+        let lasted = all.saturating_sub(first_window) as f64 * steps;
+        let took_ns = axis.took_ns(lasted);
         Judgement {
             verdict: judged.verdict,
             growth: judged.growth,
             reason: judged.reason,
-            since_ns: self.now.saturating_sub(back as u64),
+            since_ns: self.now.saturating_sub(took_ns.unwrap_or(0.0) as u64),
             confidence: judged.confidence.filter(|_| grown),
             per_step: (grown && judged.verdict != Verdict::Steady).then_some(per_step),
+            step_ns: took_ns.filter(|_| lasted > 0.0).map(|took| took / lasted),
             first_step: grown.then_some(first_step),
             first_window,
             young: judged.young.then_some(Young {

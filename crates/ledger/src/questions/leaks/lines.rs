@@ -36,28 +36,44 @@ type Key = (Option<i32>, Space, By);
 /// number, which proves nothing.
 const MOST_IN_STEP: f64 = 50.0;
 
-/// Folds all groups that are shown into lines, and finds the lines that grow together. `frames` returns the frames of a
-/// stack, and the one that is the program's own line.
+/// What a group is folded by.
+fn key(one: &Shown, line: Option<&Frame>) -> Key {
+    let by = match (line, one.stack) {
+        (Some(line), _) => By::Line(line.file.to_string(), line.line),
+        (None, Some(stack)) if one.class.is_none() => By::Stack(stack),
+        _ => By::Size(one.group.size_bytes),
+    };
+    (one.group.device, one.space, by)
+}
+
+/// Folds all groups that are shown into lines, and finds the lines that grow together. What a line holds is also in `others`, the groups
+/// that are not shown: they add to it, and have no lines of their own. `frames` returns the frames of a stack, and the one that is the
+/// program's own line.
 pub(super) fn lines(
     shown: &[Shown],
+    others: &[Shown],
     frames: impl Fn(StackIndex) -> (Vec<Frame>, Option<Frame>),
 ) -> (Vec<LeakLine>, Option<LeakTogether>) {
     let mut folds: BTreeMap<Key, Fold> = BTreeMap::new();
     for one in shown {
         let (frames, line) = one.stack.map(&frames).unwrap_or_default();
-        let by = match (&line, one.stack) {
-            (Some(line), _) => By::Line(line.file.to_string(), line.line),
-            (None, Some(stack)) if one.class.is_none() => By::Stack(stack),
-            _ => By::Size(one.group.size_bytes),
-        };
-        let stack = match by {
-            By::Stack(stack) => Some(stack),
+        let key = key(one, line.as_ref());
+        let stack = match key {
+            (_, _, By::Stack(stack)) => Some(stack),
             _ => None,
         };
         let fold = folds
-            .entry((one.group.device, one.space, by))
+            .entry(key)
             .or_insert_with(|| Fold::new(one, line, stack));
         fold.add(one, &frames);
+    }
+    // Mostly nothing grows, and then nobody asks for the names of all stacks.
+    let others = if folds.is_empty() { &[] } else { others };
+    for one in others {
+        let (_, line) = one.stack.map(&frames).unwrap_or_default();
+        if let Some(fold) = folds.get_mut(&key(one, line.as_ref())) {
+            fold.hold(one);
+        }
     }
     let (mut lines, rises): (Vec<LeakLine>, Vec<Rises>) =
         folds.into_values().map(Fold::line).unzip();
@@ -238,8 +254,9 @@ impl Fold {
         }
     }
 
-    fn add(&mut self, shown: &Shown, frames: &[Frame]) {
-        let (group, stack) = (&shown.group, shown.stack);
+    /// Counts what a group holds.
+    fn hold(&mut self, shown: &Shown) {
+        let group = &shown.group;
         let line = &mut self.line;
         line.groups += 1;
         // What has neither line nor stack is known again by its size.
@@ -252,7 +269,12 @@ impl Fold {
         line.live_count = line.live_count.saturating_add(group.live_count);
         line.live_bytes = line.live_bytes.saturating_add(group.live_bytes);
         line.oldest_age_ns = line.oldest_age_ns.max(group.oldest_age_ns);
-        self.stacks.extend(stack);
+        self.stacks.extend(shown.stack);
+    }
+
+    fn add(&mut self, shown: &Shown, frames: &[Frame]) {
+        let (group, stack) = (&shown.group, shown.stack);
+        self.hold(shown);
         match shown.verdict {
             Verdict::Growing => self.grown.add(group),
             Verdict::Undecided => self.rising.add(group),
@@ -389,7 +411,7 @@ mod tests {
             shown(14, 64, 1, Verdict::Undecided),
             growing(21, 2048),
         ];
-        let (lines, _) = lines(&all, frames);
+        let (lines, _) = lines(&all, &[], frames);
         assert_eq!(lines.len(), 2, "{lines:#?}");
         let line = &lines[0];
         assert_eq!(line.line.as_ref().unwrap().line, 1);
@@ -404,6 +426,28 @@ mod tests {
             !lines[1].looks_like_kept_graph,
             "one stack is a list of results"
         );
+    }
+
+    #[test]
+    fn what_is_not_shown_adds_to_what_a_line_holds_and_to_nothing_else() {
+        let growing = [shown(11, 4096, 100, Verdict::Growing)];
+        let others = [
+            shown(12, 512, 400, Verdict::Steady),
+            shown(21, 512, 400, Verdict::Steady),
+        ];
+        let (alone, _) = lines(&growing, &[], frames);
+        let (held, _) = lines(&growing, &others, frames);
+        let expected = LeakLine {
+            groups: 2,
+            stacks: 2,
+            smallest_bytes: 512,
+            live_count: 101 + 401,
+            live_bytes: 101 * 4096 + 401 * 512,
+            oldest_age_ns: 400,
+            ..alone[0].clone()
+        };
+        assert_eq!(held, [expected]);
+        assert!(lines(&[], &others, frames).0.is_empty());
     }
 
     /// While less than all stacks was recorded, a group may grow whose rate is not known.
@@ -422,7 +466,7 @@ mod tests {
             without_rate(one)
         };
         let rates = |all: &[Shown]| {
-            let (lines, _) = lines(all, frames);
+            let (lines, _) = lines(all, &[], frames);
             assert_eq!(lines.len(), 1, "{lines:#?}");
             let line = &lines[0];
             [
@@ -453,11 +497,11 @@ mod tests {
     fn what_comes_at_its_own_pace_is_no_graph() {
         let all =
             [11, 12, 13].map(|stack| shown(stack, 512, u64::from(stack) * 37, Verdict::Growing));
-        assert!(!lines(&all, frames).0[0].looks_like_kept_graph);
+        assert!(!lines(&all, &[], frames).0[0].looks_like_kept_graph);
         // Nor are blocks that three lines allocate themselves, without a library function.
         let all = [10, 20, 30].map(|stack| shown(stack, 512, 100, Verdict::Growing));
         assert!(
-            lines(&all, frames)
+            lines(&all, &[], frames)
                 .0
                 .iter()
                 .all(|line| !line.looks_like_kept_graph)
@@ -471,7 +515,7 @@ mod tests {
             shown(91, 512, 10, Verdict::Growing),
             shown(92, 1024, 10, Verdict::Growing),
         ];
-        let (lines, _) = lines(&all, frames);
+        let (lines, _) = lines(&all, &[], frames);
         let sizes: Vec<u64> = lines.iter().map(|line| line.largest_bytes).collect();
         assert_eq!(sizes, [512, 1024]);
         assert_eq!(lines[0].stacks, 2);
@@ -490,7 +534,7 @@ mod tests {
             shown(93, 512, 10, Verdict::Growing),
             of(21, 512),
         ];
-        let (lines, _) = lines(&all, frames);
+        let (lines, _) = lines(&all, &[], frames);
         let mut told: Vec<(Option<u32>, bool)> = lines
             .iter()
             .map(|line| (line.stack, line.line.is_some()))
@@ -540,7 +584,7 @@ mod tests {
             growing(6, 120),
             shown(21, 512, 300, Verdict::Undecided),
         ];
-        let (found, together) = lines(&all, of);
+        let (found, together) = lines(&all, &[], of);
         let together = together.unwrap();
         assert_eq!(
             (together.line.as_ref().unwrap().line, together.lines),
@@ -553,19 +597,19 @@ mod tests {
         assert_eq!(lines_of(&found[0].callers), [68, 74, 90]);
         // Blocks that the caller's caller keeps belong to the same pass.
         all.push(growing(17, 40));
-        let together = lines(&all, of).1.unwrap();
+        let together = lines(&all, &[], of).1.unwrap();
         assert_eq!(
             (together.line.as_ref().unwrap().line, together.lines),
             (74, 4)
         );
         // A line that grows at another pace does not belong to it.
         all.push(growing(23, 2071));
-        let together = lines(&all, of).1.unwrap();
+        let together = lines(&all, &[], of).1.unwrap();
         assert_eq!(
             (together.line.as_ref().unwrap().line, together.lines),
             (74, 4)
         );
-        assert_eq!(lines(&all[3..4], of).1, None);
+        assert_eq!(lines(&all[3..4], &[], of).1, None);
     }
 
     proptest! {
@@ -581,7 +625,7 @@ mod tests {
                     shown(*stack, *size, *count, verdict)
                 })
                 .collect();
-            let (lines, _) = lines(&all, frames);
+            let (lines, _) = lines(&all, &[], frames);
             let of_groups = |number: fn(&LeakGroup) -> u64| all.iter().map(|one| number(&one.group)).sum::<u64>();
             let of_lines = |number: fn(&LeakLine) -> u64| lines.iter().map(number).sum::<u64>();
             prop_assert_eq!(of_lines(|line| line.groups), all.len() as u64);

@@ -60,11 +60,6 @@ impl OfOne for v1::LeaksRequest {
         let growing_groups = groups.iter().filter(|shown| growing(shown)).count() as u64;
         let young = young(&view, &groups);
         let seconds_to_full = seconds_to_full(process, &groups, now);
-        groups.retain(|shown| match shown.verdict {
-            Verdict::Growing => true,
-            Verdict::Undecided => self.include_steady || shown.group.growth_bytes > 0,
-            Verdict::Steady => self.include_steady,
-        });
         groups.sort_by_key(|shown| {
             let group = &shown.group;
             let weight = if growing(shown) {
@@ -80,7 +75,13 @@ impl OfOne for v1::LeaksRequest {
                 group.size_bytes,
             )
         });
-        let (mut lines, together) = lines::lines(&groups, |stack| view.frames(stack));
+        let is_told = |shown: &Shown| match shown.verdict {
+            Verdict::Growing => true,
+            Verdict::Undecided => self.include_steady || shown.group.growth_bytes > 0,
+            Verdict::Steady => self.include_steady,
+        };
+        let (mut groups, others): (Vec<Shown>, Vec<Shown>) = groups.into_iter().partition(is_told);
+        let (mut lines, together) = lines::lines(&groups, &others, |stack| view.frames(stack));
         let (all, all_lines) = (groups.len(), lines.len());
         let growing_lines = lines
             .iter()

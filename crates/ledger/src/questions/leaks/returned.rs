@@ -3,6 +3,7 @@
 //! Owns: which groups grew and were then freed, how much that was and when. Refuses: memory that only goes up and down;
 //! it never grew by the rules of `growth::trend` and `growth::verdict`.
 
+use super::exact::units;
 use super::judge::{Amount, What};
 use super::view::View;
 use crate::growth::floor::{Floor, Row};
@@ -25,7 +26,7 @@ struct Candidate<'a> {
     stack: StackIndex,
     /// Size of each block in bytes; 0 where sizes differ.
     size: u64,
-    /// Bytes that 1 in the row stands for: a block's size, or a unit.
+    /// Bytes of the device that 1 in the row stands for: those of a block, or a unit.
     each: u64,
 }
 
@@ -44,7 +45,11 @@ pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
         left: group.left,
         stack: group.key.stack,
         size: group.key.size,
-        each: group.key.size,
+        each: match group.key.space {
+            // A pool rounds up what it hands out.
+            Space::Pool => u64::from(units(group)).saturating_mul(UNIT),
+            Space::Driver | Space::Host => group.key.size,
+        },
     });
     let mut found: Vec<(StackIndex, GivenBack)> = exact
         .filter_map(|one| Some((one.stack, of(view, &one)?)))

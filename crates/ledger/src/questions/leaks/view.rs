@@ -85,10 +85,9 @@ impl View<'_> {
         bytes: f64,
     ) -> LeakGroup {
         let per_step = judged.per_step.map(|slopes| slopes.map(|s| s * bytes));
-        let step_ns = self.judge.steps.as_ref().and_then(|axis| axis.step_ns);
         let seconds = self.judge.now.saturating_sub(judged.since_ns) as f64 / 1e9;
-        let growth_bytes_per_s = match (per_step, step_ns) {
-            (Some([_, middle, _]), Some(step_ns)) if step_ns > 0 => middle / (step_ns as f64 / 1e9),
+        let growth_bytes_per_s = match (per_step, judged.step_ns) {
+            (Some([_, middle, _]), Some(step_ns)) if step_ns > 0.0 => middle / (step_ns / 1e9),
             _ if seconds > 0.0 => growth_bytes as f64 / seconds,
             _ => 0.0,
         };

@@ -3,9 +3,9 @@
 use super::{about, count, limits, size};
 use crate::commands::leaks::table::{headline, short, who};
 use crate::commands::top::page::{Cell, Opens, Page, Row, Tone, number, text};
-use crate::render::device;
 use crate::render::frames::Frame;
 use crate::render::steps;
+use crate::render::{device, device_or_host};
 use crate::units::{self, bytes, grouped, rate, signed_bytes};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -122,7 +122,7 @@ fn row(line: &v1::LeakLine, holder: &str) -> Row {
             Cell::text(short(line)),
             Cell::number(rate(line.growth_bytes_per_s), Some(line.growth_bytes_per_s)),
             count(line.live_count),
-            Cell::text(device(line.device)),
+            Cell::text(device_or_host(line.device, line.source())),
             Cell::number(
                 units::nanoseconds(line.oldest_age_ns),
                 Some(line.oldest_age_ns as f64),

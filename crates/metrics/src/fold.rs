@@ -687,7 +687,7 @@ mod tests {
 
     #[test]
     fn calls_that_level_read_does_not_see_are_not_there() {
-        let direct = Some(v1::Amount::default());
+        let direct = Some(v1::DriverBytes::default());
         for (code, there) in [("level_read", 0), ("no_stacks", 1)] {
             let mut one = of(7, Some(100));
             one.stats.devices[0].direct = direct;

@@ -274,7 +274,7 @@ class OwnedDevice(_message.Message):
     the context and code that the driver keeps for this one.
     """
     device_used_is_old: _builtins.bool
-    """`device_used_bytes` is less than all above: it is too old to say anything."""
+    """`device_used_bytes` is too old to say anything: it is less than all above, or the process has taken or given back memory since."""
     context_bytes: _builtins.int
     """What the driver used for the process beside what it held, when the driver was asked last: context and code, and what the process took
     beside the pool before the attach.

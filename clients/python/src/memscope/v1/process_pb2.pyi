@@ -536,9 +536,9 @@ class Process(_message.Message):
     growing_lines: _builtins.int
     """In lists: lines of the program that are known to keep more and more memory, as events of kind `finding` tell of them."""
     growth_bytes_per_step: _builtins.float
-    """In lists: what they grow by in a step, bytes, where that is known of each of them."""
+    """In lists: what those of them grow by in a step that take memory of a device, bytes, where that is known of each."""
     growth_bytes_per_s: _builtins.float
-    """In lists: what they grow by in a second, bytes."""
+    """In lists: what those that take memory of a device grow by in a second, bytes. Page-locked memory of the host is left out."""
     waits_for_device: _builtins.bool
     """It is traced from its start on, and has loaded no library of a device so far."""
     @_builtins.property

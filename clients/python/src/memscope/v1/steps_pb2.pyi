@@ -44,7 +44,9 @@ class _StepSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepSource
     """A name that was picked at the attach."""
 
 class StepSource(_StepSource, metaclass=_StepSourceEnumTypeWrapper):
-    """What tells where a step ends, from the weakest to the best."""
+    """What tells where a step ends, from the weakest to the best; but steps of a profiler count only where there are neither
+    backward passes nor steps of optimizers.
+    """
 
 STEP_SOURCE_UNSPECIFIED: StepSource.ValueType  # 0
 """Not said."""

@@ -592,9 +592,6 @@ impl Maker<'_> {
             facts.is_some_and(|it| it.pid == kept.pid && it.comm == kept.comm && it.uid == kept.uid)
         };
         let all: Vec<&v1::Process> = self.processes.values().filter(of_pid).collect();
-        if let [only] = all[..] {
-            return Ok(only.clone());
-        }
         // Processes tell their times in boot time, and an answer about one of them says what that was when.
         let then_boot_ns = match all.is_empty() {
             true => None,
@@ -613,7 +610,8 @@ impl Maker<'_> {
 
 /// Which of several processes with one number a snapshot is of: the one that was attached last before it, because they come one after the
 /// other. It may have ended just before, as a process does whose memory ran out. `then_boot_ns` is the moment that the snapshot describes,
-/// in boot time. Where that is not known, what they have in common is sure, and what the daemon wrote beside it.
+/// in boot time. Where that is not known it is the only one, if there is one only. Else, or where all came later, what they have in common
+/// is sure, and what the daemon wrote beside it.
 fn of_several(
     all: &[&v1::Process],
     kept: &v1::KeptSnapshot,
@@ -624,6 +622,9 @@ fn of_several(
     let before = all.iter().filter(before);
     if let Some(last) = before.max_by_key(|process| process.attached_boot_ns) {
         return (*last).clone();
+    }
+    if let ([only], None) = (all, then_boot_ns) {
+        return (*only).clone();
     }
     let workload = all.first().and_then(|first| first.workload.as_ref());
     let is_shared = all.iter().all(|one| one.workload.as_ref() == workload);

@@ -322,6 +322,10 @@ fn a_snapshot_has_the_process_of_its_time() {
     assert_eq!(row(&both, None), told(None, "slurm-1"));
     assert_eq!(row(&both, Some(50)), told(None, "slurm-1"));
     assert_eq!(row(&[&first, &other], None), told(None, "none"));
+    // One that is listed alone may be a later one.
+    assert_eq!(row(&[&second], Some(250)), told(Some(4), "slurm-1"));
+    assert_eq!(row(&[&second], Some(150)), told(None, "slurm-1"));
+    assert_eq!(row(&[&second], None), told(Some(4), "slurm-1"));
     assert_eq!(row(&[], Some(150)), told(None, "none"));
 }
 

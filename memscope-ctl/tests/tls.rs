@@ -285,12 +285,13 @@ fn who_is_not_trusted_learns_nothing() {
         own,
         &["--timeout", "20s", "--connect", &address, "ps"],
     );
-    assert_eq!(answer.code, 5, "{}", answer.err);
-    assert!(
-        answer.err.contains("do not trust each other"),
-        "{}",
-        answer.err
-    );
+    // Where the alert comes before the question was handed over, only that the connection broke is known.
+    let says = match answer.code {
+        5 => "do not trust each other",
+        3 => "does it refuse --tls-cert?",
+        code => panic!("{code}: {}", answer.err),
+    };
+    assert!(answer.err.contains(says), "{}", answer.err);
     assert_eq!(answer.out, "");
 }
 

@@ -338,7 +338,13 @@ fn sums(
     };
     let now = stats.filter(is_fresh);
     let used = now.and_then(|stats| stats.total_bytes?.checked_sub(stats.free_bytes?));
-    let known = cached.map(|cached| blocks.bytes + pending + cached);
+    // An allocator of a private pool may have more from the driver than it gives to the pool as segments.
+    let pooled = stats.and_then(|stats| {
+        let (driver, direct) = (stats.driver?.bytes, stats.direct?.bytes);
+        driver.checked_sub(direct)
+    });
+    let beyond = pooled.unwrap_or(0).saturating_sub(reserved.unwrap_or(0));
+    let known = cached.map(|cached| blocks.bytes + pending + cached + beyond);
     let context = stats.and_then(|stats| stats.context_bytes);
     let reserved = stats.and_then(|stats| stats.driver_reserved_bytes);
     let beside = context.unwrap_or(0) + reserved.unwrap_or(0);

@@ -261,24 +261,36 @@ fn a_forked_process_does_not_hold_its_parents_memory() {
 /// That its parent held nothing when it was read last says nothing of what it has taken since then.
 #[test]
 fn a_process_forked_since_its_parent_was_read_does_not_hold_its_memory() {
-    let daemon = Daemon::start();
-    let mut torch = Torch::start(&[]);
-    daemon.attach(torch.pid(), "read");
-    // A reading of so many blocks takes a while.
-    let told = torch.ask("crowd 30000");
-    let child = number(&torch.ask("fork")["child"]) as u32;
-    daemon.attach(child, "read");
-    // It reads both, the child while the reading of the parent is under way.
-    daemon.json(&["devices"]);
-    assert_totals(&daemon.stats(torch.pid()), &told);
-    let stats = daemon.stats(child);
-    let mut held = stats["devices"].as_array().unwrap().iter();
-    let is_nothing = held.all(|device| device["reserved_bytes"].as_u64().unwrap_or(0) == 0);
-    assert!(is_nothing, "{stats:#}");
-    assert!(coverage(&stats).contains(&"pool_not_readable"), "{stats:#}");
-    // SAFETY: no memory; the child waits for this and is its parent's to reap.
-    unsafe { libc::kill(child as i32, libc::SIGKILL) };
-    torch.finish();
+    for has_given_back in [false, true] {
+        let daemon = Daemon::start();
+        let mut torch = Torch::start(&[]);
+        if has_given_back {
+            // Its devices are known, and that it holds nothing there.
+            torch.ask("alloc a 3000000");
+            torch.ask("free a");
+            torch.ask("empty_cache");
+        }
+        daemon.attach(torch.pid(), "read");
+        if has_given_back {
+            let before = torch.ask("totals");
+            assert_totals(&daemon.stats(torch.pid()), &before);
+        }
+        // A reading of so many blocks takes a while.
+        let told = torch.ask("crowd 30000");
+        let child = number(&torch.ask("fork")["child"]) as u32;
+        daemon.attach(child, "read");
+        // It reads both, the child while the reading of the parent is under way.
+        daemon.json(&["devices"]);
+        assert_totals(&daemon.stats(torch.pid()), &told);
+        let stats = daemon.stats(child);
+        let mut held = stats["devices"].as_array().unwrap().iter();
+        let is_nothing = held.all(|device| device["reserved_bytes"].as_u64().unwrap_or(0) == 0);
+        assert!(is_nothing, "{stats:#}");
+        assert!(coverage(&stats).contains(&"pool_not_readable"), "{stats:#}");
+        // SAFETY: no memory; the child waits for this and is its parent's to reap.
+        unsafe { libc::kill(child as i32, libc::SIGKILL) };
+        torch.finish();
+    }
 }
 
 /// The parent has loaded PyTorch and uses no device, as one does that starts the processes of a server.

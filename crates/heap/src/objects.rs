@@ -21,6 +21,8 @@ pub(crate) const TELLS_LITTLE: u32 = 64;
 /// What the step from a tensor to the graph that made it counts: more than all ways through a program, so that a way leads through the graph
 /// only where there is no other.
 const OVER_THE_GRAPH: u32 = 1 << 12;
+/// Where a weak reference has its callback, the only one of its own words that keeps something alive.
+const WEAK_CALLBACK: u32 = 24;
 /// So many bytes before a generator's frame stands in which state it is, in all versions from 3.11 on.
 const FRAME_STATE: u64 = 5;
 /// Objects in a piece of a `deque`.
@@ -145,8 +147,14 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
         object(found, Label::Class, made.class);
         match kind {
             Kind::Leaf => return,
-            // The callback of a weak reference is a member of its type.
-            Kind::Value | Kind::Weak => {}
+            Kind::Value => {}
+            // The type of a weak reference has the callback as a member, that of a proxy does not.
+            Kind::Weak if self.has_member_at(number, WEAK_CALLBACK) => {}
+            Kind::Weak => {
+                let at = address + u64::from(WEAK_CALLBACK);
+                let callback = self.pages.word(at).unwrap_or(0);
+                object(found, Label::Word(WEAK_CALLBACK), callback);
+            }
             Kind::List => self.settled(address, 24, found, Self::list),
             Kind::Tuple => {
                 let count = self.count(address + 16);

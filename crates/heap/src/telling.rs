@@ -330,6 +330,7 @@ impl<'g> Names<'g> {
             ("function", _, _, Kind::Tuple) => Some("__defaults__"),
             (_, Kind::Type, ..) => Heap::<'_, M>::name_in_type(offset),
             (_, Kind::Descriptor, ..) => Some("__objclass__"),
+            (_, Kind::Weak, ..) => Some("__callback__"),
             _ => None,
         }
     }

@@ -163,6 +163,10 @@ fn a_late_release_does_not_take_the_next_owners_memory() {
     assert_eq!(calls.device().physical, bytes(1, 300));
     calls.handle(CallOp::Release, 9, 0);
     assert_eq!(calls.device().physical, bytes(0, 0));
+    assert_eq!(
+        (calls.device().alloc_count, calls.device().free_count),
+        (2, 2)
+    );
     assert!(!has_note(&stats(&calls.ledger).coverage, "vmm_unknown"));
     // Imports have handles, too.
     calls.handle(CallOp::Import, 9, 100);

@@ -457,6 +457,18 @@ fn children_that_are_followed_are_not_missing() {
     assert_eq!(forked(&ledger), "");
     ledger.apply(&event(P, 400, Body::Forked { child: 530 }));
     assert!(forked(&ledger).starts_with("1 children"));
+    follow(&mut ledger, 530, 0);
+    // Of many only the first are listed. Where these are followed, the others have no process ids.
+    for child in 601..=620 {
+        ledger.apply(&event(P, 500, Body::Forked { child }));
+    }
+    for child in 601..=616 {
+        follow(&mut ledger, child, 0);
+    }
+    assert_eq!(
+        forked(&ledger),
+        "4 children were forked and are not followed here"
+    );
 }
 
 #[test]

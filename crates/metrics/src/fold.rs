@@ -246,9 +246,6 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u6
     for device in &one.stats.devices {
         let labels = with(&labels, &[("device", ordinal(device.device))]);
         gauges(out, device, &labels);
-        let direct = device.direct.filter(|_| !one.stats.hides_calls());
-        let direct = number(direct.map(|direct| direct.bytes));
-        out.put(DIRECT, labels.clone(), direct);
         let blocks = (!one.stats.hides_pool_of(device)).then_some(device.live_blocks);
         out.put(LIVE_BLOCKS, labels.clone(), number(blocks));
         out.put(TO_FULL, labels, to_full(device, one, free_holds_ns));
@@ -318,6 +315,7 @@ fn gauges(out: &mut Out, device: &v1::DeviceStats, labels: &Labels) {
         (PEAK_ALLOCATED, number(device.peak_allocated_bytes)),
         (PEAK_RESERVED, number(device.peak_reserved_bytes)),
         (BASELINE, number(device.baseline_bytes)),
+        (DIRECT, number(device.direct.map(|direct| direct.bytes))),
         (CONTEXT, number(device.context_bytes)),
         (
             FRAGMENTATION,
@@ -687,10 +685,8 @@ mod tests {
 
     #[test]
     fn calls_that_level_read_does_not_see_are_not_there() {
-        let direct = Some(v1::DriverBytes::default());
         for (code, there) in [("level_read", 0), ("no_stacks", 1)] {
             let mut one = of(7, Some(100));
-            one.stats.devices[0].direct = direct;
             one.stats.coverage.push(v1::CoverageNote {
                 code: code.to_owned(),
                 ..v1::CoverageNote::default()
@@ -700,9 +696,8 @@ mod tests {
                 ..Taken::default()
             };
             let metrics = fold(&taken, &Limits::default());
-            for name in ["memscope_out_of_memory_total", "memscope_direct_bytes"] {
-                assert_eq!(samples(&metrics, name).len(), there, "{name} {code}");
-            }
+            let failed = samples(&metrics, "memscope_out_of_memory_total");
+            assert_eq!(failed.len(), there, "{code}");
             assert_eq!(samples(&metrics, "memscope_allocations_total").len(), 1);
         }
     }

@@ -67,6 +67,11 @@ impl Waiting {
         self.0.remove(at)
     }
 
+    /// Lets only those wait for which this says so.
+    pub(super) fn retain(&mut self, keep: impl FnMut(&mut Followed) -> bool) {
+        self.0.retain_mut(keep);
+    }
+
     /// Takes out these processes, and those that only wait because one of these led to them.
     pub(super) fn take_out(&mut self, pids: &HashSet<u32>) -> Vec<Followed> {
         let all = std::mem::take(&mut self.0).into_iter();

@@ -423,23 +423,25 @@ impl Tracer {
         if pids.is_empty() {
             return;
         }
-        let look = self.nvml.look();
-        let mut have_run = false;
-        for pid in pids {
-            let has_run = self.has_run(pid);
-            if has_run {
-                have_run = true;
-                let mapped = self.mappings_changed(pid);
-                self.look_at(pid, mapped);
+        let mut have_run = HashSet::new();
+        for pid in &pids {
+            if self.has_run(*pid) {
+                have_run.insert(*pid);
+                let mapped = self.mappings_changed(*pid);
+                self.look_at(*pid, mapped);
             }
+        }
+        // What it tells counts from when it is noted on, so nothing that takes long is between.
+        let look = self.nvml.look();
+        for pid in pids {
             // Others may have taken the device's memory.
             self.say_seen(pid, false, &look);
             // By now it may have been seen to use a device itself.
-            if has_run && self.traced.get(&pid).is_some_and(|one| one.is_copy) {
+            if have_run.contains(&pid) && self.traced.get(&pid).is_some_and(|one| one.is_copy) {
                 self.start_reading(pid);
             }
         }
-        if have_run {
+        if !have_run.is_empty() {
             self.save_sometimes();
         }
     }

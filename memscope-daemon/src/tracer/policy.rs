@@ -60,7 +60,7 @@ impl Tracer {
         self.save();
     }
 
-    /// Judges processes that one of these rules had attached.
+    /// Judges processes that one of these rules had attached, or is to attach as what they have executed.
     fn judge_anew(&mut self, had: &[u64]) {
         let attached = self.traced.values();
         let attached =
@@ -80,6 +80,29 @@ impl Tracer {
             }
             tracing::info!(pid, "no longer traced as before: the policy has changed");
             self.end(pid, DaemonRecord::Detached);
+            if let Some(wanted) = wanted {
+                self.attach_by_policy(pid, wanted);
+            }
+        }
+        // Those that have executed another image and wait were attached by these rules as well.
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut changed = Vec::new();
+        waiting.retain(|one| {
+            if !one.cause.rule.is_some_and(|rule| had.contains(&rule)) {
+                return true;
+            }
+            let wanted = self.ruling.decide(one.pid);
+            let same = wanted.as_ref();
+            let same = same.filter(|wanted| wanted.options == one.cause.options);
+            let Some(same) = same else {
+                changed.push((one.pid, wanted));
+                return false;
+            };
+            one.cause.rule = self.ruling.numbers.get(same.at).map(|(id, _)| *id);
+            true
+        });
+        self.waiting = waiting;
+        for (pid, wanted) in changed {
             if let Some(wanted) = wanted {
                 self.attach_by_policy(pid, wanted);
             }

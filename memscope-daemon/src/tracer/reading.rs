@@ -43,16 +43,19 @@ impl Tracer {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         let started = self.traced.get(&pid).map(|one| one.facts.start_ticks);
         let started_ns = started.map_or(u64::MAX, |ticks| (ticks + 1).saturating_mul(tick_ns));
+        // What came after the last reading is not seen at level `read`, and this process may have been forked then.
+        let is_stale = |one: &&Traced| {
+            one.level == Level::Read && one.read_ns.is_none_or(|began_ns| began_ns <= started_ns)
+        };
         let empty = self.traced.values().filter(|one| match one.level {
             // Nothing is read at this level, so that what was there before the attach is not known.
             Level::Segments => one.facts.from_start,
-            // What came after the last reading is not seen, and this process may have been forked then.
-            Level::Read => one
-                .found_nothing_ns
-                .is_some_and(|began_ns| began_ns > started_ns),
-            Level::Blocks | Level::Trace => one.found_nothing_ns.is_some(),
+            Level::Read => one.found_nothing && !is_stale(one),
+            Level::Blocks | Level::Trace => one.found_nothing,
         });
         let empty: HashSet<u32> = empty.map(|one| one.pid).collect();
+        let stale = self.traced.values().filter(is_stale);
+        let stale: HashSet<u32> = stale.map(|one| one.pid).collect();
         let Some(traced) = self.traced.get_mut(&pid) else {
             return false;
         };
@@ -80,6 +83,7 @@ impl Tracer {
             process: traced.handle,
             keeper: self.keeper.clone(),
             empty,
+            stale,
             was_copy: traced.is_copy,
             is_own: traced.is_own,
             parts: 0,
@@ -120,13 +124,16 @@ impl Tracer {
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
         let (found_nothing, is_own) = match &outcome {
-            ReadingOutcome::NothingYet { is_own } => (true, *is_own),
-            ReadingOutcome::Taken { found, is_own, .. } => (found.devices == 0, *is_own),
+            ReadingOutcome::NothingYet { is_own } => (Some(true), *is_own),
+            ReadingOutcome::Taken { found, is_own, .. } => (Some(found.devices == 0), *is_own),
             ReadingOutcome::Copied { .. }
             | ReadingOutcome::StillCopied
-            | ReadingOutcome::Failed { .. } => (false, false),
+            | ReadingOutcome::Failed { .. } => (None, false),
         };
-        traced.found_nothing_ns = found_nothing.then_some(traced.reading_began_ns);
+        traced.found_nothing = found_nothing == Some(true);
+        if found_nothing.is_some() {
+            traced.read_ns = Some(traced.reading_began_ns);
+        }
         traced.is_own |= is_own;
         match outcome {
             ReadingOutcome::Taken { layout, found, .. } => {
@@ -308,6 +315,8 @@ struct Job {
     keeper: KeeperHandle,
     /// Processes that hold nothing if the ledger knows no device of theirs.
     empty: HashSet<u32>,
+    /// Processes that are only read, and were read last before this one was forked, if ever: what they held then is not known.
+    stale: HashSet<u32>,
     /// Its structures were a copy when they were looked at last.
     was_copy: bool,
     /// Its structures are known to be no copy.
@@ -383,6 +392,7 @@ impl Job {
             return Inherited::Nothing;
         };
         let (child, is_empty) = (self.process, self.empty.contains(&parent));
+        let is_stale = self.stale.contains(&parent);
         let inherited = self.keeper.ask_blocking(move |ledger, _| {
             if ledger.uses_devices_itself(child) {
                 return None;
@@ -396,9 +406,9 @@ impl Job {
                 return Some(Inherited::Never);
             }
             match summary.reserved_bytes {
-                Some(0) => None,
-                Some(_) => Some(Inherited::From(parent)),
-                None => Some(Inherited::Unknown(parent)),
+                Some(0) if !is_stale => None,
+                Some(1..) => Some(Inherited::From(parent)),
+                Some(0) | None => Some(Inherited::Unknown(parent)),
             }
         });
         inherited.flatten().unwrap_or(Inherited::Nothing)

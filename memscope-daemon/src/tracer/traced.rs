@@ -97,8 +97,10 @@ pub struct Traced {
     pub is_own: bool,
     /// When the last reading began, which may be under way, boot-time nanoseconds.
     pub reading_began_ns: u64,
-    /// When the reading began that ended last, boot-time nanoseconds, if it found nothing: its allocator had not taken any memory.
-    pub found_nothing_ns: Option<u64>,
+    /// When the reading began that succeeded last, boot-time nanoseconds.
+    pub read_ns: Option<u64>,
+    /// The reading that ended last found nothing: its allocator had not taken any memory.
+    pub found_nothing: bool,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
     /// Pause after the last failed reading. `None` while none has failed since the last success.

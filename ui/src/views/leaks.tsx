@@ -209,7 +209,7 @@ function OneLine({ line, groups }: { line: LeakLine; groups: LeakGroup[] }): JSX
         </span>{" "}
         <Place line={line.line} />{" "}
         <span class="quiet">
-          · device {line.device ?? "unknown"} · {line.verdict}
+          · {line.source === "host" ? "page-locked host memory" : `device ${line.device ?? "unknown"}`} · {line.verdict}
         </span>
       </h3>
       <div class="measures">

@@ -464,6 +464,7 @@ def stats(answer: v1.StatsResponse) -> Any:
         "requested_bytes",
         "pending_free_bytes",
     )
+    is_read = any(note.code == "level_read" for note in answer.coverage)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for one in answer.devices:
@@ -481,7 +482,8 @@ def stats(answer: v1.StatsResponse) -> Any:
                 _known(one, "context_bytes"),
                 one.alloc_count,
                 one.free_count,
-                one.oom_count,
+                # No call is seen at this level, and so none that failed.
+                None if is_read else one.oom_count,
                 _known(one, "peak_unix_ns"),
             )
 

@@ -180,6 +180,14 @@ def callback_that_keeps():
 
 
 weak = callback_that_keeps()
+
+
+def proxy_that_keeps():
+    kept = [new("a callback of a proxy", "__main__.proxy.__callback__.<closure>.kept[0]")]
+    return weakref.proxy(T, lambda _: kept)
+
+
+proxy = proxy_that_keeps()
 weakly = Mark()
 case("what has only a weak reference", "<not Python>", weakly, "Outside")
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(weakly))

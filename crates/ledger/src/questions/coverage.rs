@@ -33,18 +33,18 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     from_memory(process, &mut say);
     let (first, count) = &process.children;
     if *count > 0 {
-        let pids: Vec<String> = first.iter().map(u32::to_string).collect();
-        let more = if *count > first.len() as u64 {
-            ", …"
-        } else {
-            ""
+        let mut pids: Vec<String> = first.iter().map(u32::to_string).collect();
+        if *count > first.len() as u64 {
+            pids.push("…".to_owned());
+        }
+        // Only the first are listed, and all of these may be followed by now.
+        let pids = match first.is_empty() {
+            true => String::new(),
+            false => format!(" (pid {})", pids.join(", ")),
         };
         say(
             "forked",
-            format!(
-                "{count} children were forked and are not followed here (pid {}{more})",
-                pids.join(", ")
-            ),
+            format!("{count} children were forked and are not followed here{pids}"),
         );
     }
     all.all().into_iter().map(Into::into).collect()

@@ -5,6 +5,7 @@
 use super::affects::{Affects, Answer, effect};
 use super::question::{OfOne, One, answer};
 use crate::clock::Clock;
+use crate::event::Level;
 use crate::report::Source;
 use crate::state::device::{Device, PeakAt};
 use crate::state::process::Process;
@@ -96,8 +97,9 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
         free_bytes: row.free_bytes.map(|(bytes, _)| bytes),
         free_bytes_boot_ns: row.free_bytes.map(|(_, when)| when),
         driver: Some(driver.held().into()),
-        // Which part of it is the pool's is not known where the pool cannot be seen.
-        direct: (!process.is_pool_hidden()).then(|| driver.direct().into()),
+        // Which part of it is the pool's is not known where the pool cannot be seen, and nothing of it where no call is.
+        direct: (!process.is_pool_hidden() && process.facts.level != Some(Level::Read))
+            .then(|| driver.direct().into()),
         components: driver
             .components
             .held()

@@ -130,7 +130,8 @@ impl Process {
         let held = row.and_then(|row| self.held_bytes(row));
         // What the driver keeps of stream-ordered memory that was freed is told by nobody, and is no context.
         let is_here = |row: &Device| row.ordinal.is_none() || row.ordinal == device;
-        let kept = |row: &Device| is_here(row) && row.driver.stream_ordered;
+        let is_async = |row: &Device| row.driver.stream_ordered || row.driver.async_pool.count > 0;
+        let kept = |row: &Device| is_here(row) && is_async(row);
         let kept = self.devices.iter().any(kept);
         let context = told.process_bytes.zip(held).filter(|_| !kept);
         let row = self.devices.at(device);

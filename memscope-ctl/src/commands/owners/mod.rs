@@ -241,7 +241,9 @@ fn categories(device: &v1::OwnedDevice) -> String {
                     "its code for this process; what was taken beside the pool before the attach"
                 }
                 "(not explained)" if device.context_bytes.is_some() => "other processes",
-                "(not explained)" => "the driver's context and code, other processes",
+                "(not explained)" => {
+                    "the driver's context and code, freed memory that it keeps, other processes"
+                }
                 _ => "",
             };
             let row = [

@@ -34,8 +34,7 @@ pub(super) fn text(
             (what, grows) = (shown.what(), shown.is_growth());
             by_count = shown.is_by_count();
             processes += 1;
-            // Of inclusive sums the rows left out cannot be added up: one block is in several.
-            if answer.omitted > 0 && !inclusive {
+            if answer.omitted > 0 {
                 omitting += 1;
                 left_out += shown.pair(&answer.others.unwrap_or_default()).1;
             }
@@ -94,7 +93,13 @@ pub(super) fn text(
             grouped((all - count) as u64)
         ));
     }
-    if left_out != 0 {
+    if omitting > 0 && inclusive {
+        // Of inclusive sums the rows left out cannot be added up: one block is in several.
+        text.push_str(&format!(
+            "Each process told its largest; rows of {} processes are left out, so sums may be larger.\n",
+            grouped(omitting)
+        ));
+    } else if left_out != 0 {
         text.push_str(&format!(
             "Each process told its largest; {} of {} processes are in no row, so sums may be larger.\n",
             amount(left_out),

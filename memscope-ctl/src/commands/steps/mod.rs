@@ -20,10 +20,10 @@ use memscope_proto::v1;
 /// Show which steps a process made, how that is known, and how far memory went in each.
 ///
 /// Nothing in the program has to be changed: a step ends where an optimizer steps; without one, with each backward
-/// pass (several of them where gradients are accumulated); without those, where a pattern of allocations begins anew.
-/// Marks are better than all of these: a step of memscope's library or of mark --step, ranges called "step start" as
-/// msMemScope has them, the steps of PyTorch's profiler, or what attach --steps NAME picked. Where there is nothing, the
-/// answer is unknown.
+/// pass (several of them where gradients are accumulated); without those, with each step of PyTorch's profiler; without
+/// those, where a pattern of allocations begins anew. Marks are better than all of these: a step of memscope's library or
+/// of mark --step, ranges called "step start" as msMemScope has them, or what attach --steps NAME picked. Where there is
+/// nothing, the answer is unknown.
 ///
 /// The gap of a step is its smallest allocated level by its largest, as in msMemScope's gap analysis; a ratio that keeps
 /// rising means that the floor does. Survivors are blocks that came in step 2 or later and were alive at the end of a

@@ -7,7 +7,7 @@
 //! Refuses: verdicts; a line grows if one of its groups does.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::view::Shown;
 use crate::report::{Frame, FrameKind, Space, Verdict};
@@ -69,9 +69,16 @@ pub(super) fn lines(
     }
     // Mostly nothing grows, and then nobody asks for the names of all stacks.
     let others = if folds.is_empty() { &[] } else { others };
+    // Blocks of several sizes may have come by one stack.
+    let mut known: HashMap<StackIndex, Option<Frame>> = HashMap::new();
     for one in others {
-        let (_, line) = one.stack.map(&frames).unwrap_or_default();
-        if let Some(fold) = folds.get_mut(&key(one, line.as_ref())) {
+        let line = one.stack.and_then(|stack| {
+            known
+                .entry(stack)
+                .or_insert_with(|| frames(stack).1)
+                .as_ref()
+        });
+        if let Some(fold) = folds.get_mut(&key(one, line)) {
             fold.hold(one);
         }
     }

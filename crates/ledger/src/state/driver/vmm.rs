@@ -169,9 +169,12 @@ impl Vmm {
         };
         let number = *number;
         let memory = self.physicals.get(&number).map(|one| &one.memory);
-        if memory.is_some_and(|memory| memory.born_ns() > began_ns) {
+        if let Some(memory) = memory.filter(|memory| memory.born_ns() > began_ns) {
             // Another thread got the handle before the release returned: it was of the memory before, which went from
             // the counters when this memory came (see `Driver::overtaken_free`).
+            if let Memory::Own(allocation) = memory {
+                scene.devices.driver(allocation.device).free_count += 1;
+            }
             return;
         }
         *references = references.saturating_sub(1);

@@ -131,7 +131,7 @@ class MachineDevice(_message.Message):
     """`held_bytes` may be too small, and `unexplained_bytes` too large."""
     unexplained_bytes: _builtins.int
     """Bytes that are in use on the device and are none of `held_bytes`, `context_bytes` and `driver_reserved_bytes`: processes that are not
-    traced or not shown, and contexts of which the driver does not say how large they are.
+    traced or not shown, contexts of which the driver does not say how large they are, and freed stream-ordered memory that it keeps.
     """
     context_bytes: _builtins.int
     """Sum of what the driver keeps for these processes beside what they hold, of those of which it is known."""

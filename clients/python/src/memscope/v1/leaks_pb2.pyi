@@ -161,7 +161,7 @@ class LeakGroup(_message.Message):
     first_step: _builtins.int
     """The step in which the growth began."""
     freed_count: _builtins.int
-    """Blocks of the group that went."""
+    """Blocks of the group that went since steps are counted as they are now."""
     freed_longest_steps: _builtins.int
     """The most steps that one of them had lived."""
     beside: _builtins.bool

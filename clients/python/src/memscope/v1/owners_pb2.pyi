@@ -271,7 +271,7 @@ class OwnedDevice(_message.Message):
     """Bytes in use on the device, by all processes. Unknown if the device was not asked."""
     unexplained_bytes: _builtins.int
     """`device_used_bytes` less all of the process, and less `driver_reserved_bytes`: other processes; and where `context_bytes` is not known,
-    the context and code that the driver keeps for this one.
+    the context and code that the driver keeps for this one, and what it keeps of stream-ordered memory that was freed.
     """
     device_used_is_old: _builtins.bool
     """`device_used_bytes` is too old to say anything: it is less than all above, or the process has taken or given back memory since."""

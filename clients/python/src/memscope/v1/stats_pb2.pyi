@@ -463,7 +463,7 @@ class DeviceStats(_message.Message):
     context_bytes: _builtins.int
     """Bytes that the driver used for this process beside what the process held, when NVML was asked last: its context and code, and what the
     process took beside the pool before the attach. Unknown where it is not certain which device of the machine this is, and where NVML does
-    not tell processes apart.
+    not tell processes apart, and where the process had stream-ordered memory, of which the driver keeps what was freed.
     """
     @_builtins.property
     def driver(self) -> Global___DriverBytes:
@@ -471,7 +471,7 @@ class DeviceStats(_message.Message):
 
     @_builtins.property
     def direct(self) -> Global___DriverBytes:
-        """The part of `driver` that is not the framework pool's."""
+        """The part of `driver` that is not the framework pool's. Unset where the pool cannot be seen, as at level `segments`, and at level `read`."""
 
     @_builtins.property
     def async_pool(self) -> Global___DriverBytes:

@@ -191,5 +191,5 @@ fn ranks_of_one_job_on_two_nodes_and_a_node_that_is_gone() {
     }
     let words = fleet(&["ranks"]).output;
     assert!(words.contains("rank 1 (far, pid"), "{words}");
-    assert!(words.contains("agent.py:540"), "{words}");
+    assert!(words.contains("agent.py:546"), "{words}");
 }

@@ -16,6 +16,7 @@ use memscope_site::process;
 use memscope_structure::{Change, ChangeKind};
 
 use super::outcome::ReadingOutcome;
+use super::traced::Traced;
 use super::{Order, Tracer};
 use crate::clock;
 use crate::keeper::{Command, KeeperHandle};

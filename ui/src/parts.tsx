@@ -44,14 +44,18 @@ export function Place({ line }: { line: Maybe<CodeLine> }): JSX.Element {
   );
 }
 
-/** What limits the numbers, of one or several answers, each sentence once. */
-export function Notes({ of }: { of: (Answered | null | undefined)[] }): JSX.Element | null {
+/**
+ * What limits the numbers, of one or several answers, each sentence once. `about`: of which numbers, where a view has several such lists,
+ * which screen readers tell apart by their names.
+ */
+export function Notes({ of, about }: { of: (Answered | null | undefined)[]; about?: string }): JSX.Element | null {
   const notes = new Map<string, Note>();
   for (const answer of of) for (const note of answer?.coverage ?? []) notes.set(`${note.code} ${note.text}`, note);
   if (notes.size === 0) return null;
+  const title = about ? `What limits the numbers of ${about}` : "What limits these numbers";
   return (
-    <aside class="notes" aria-label="What limits these numbers">
-      <h3>What limits these numbers</h3>
+    <aside class="notes" aria-label={title}>
+      <h3>{title}</h3>
       <ul>
         {[...notes.values()].map((note) => (
           <li key={note.code + note.text} class={note.affects.length ? "limits" : ""}>

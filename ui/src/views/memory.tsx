@@ -737,7 +737,7 @@ function Life({ id, picture, block }: { id: number; picture: Picture; block: num
             ))}
           </ul>
         ))}
-      <Notes of={[holders.value.answer]} />
+      <Notes of={[holders.value.answer]} about="holders" />
     </section>
   );
 }

@@ -92,7 +92,7 @@ export function Now(): JSX.Element {
               : "At the end of this recording, no process was traced that held memory of a device."}
           </p>
         )}
-        <Notes of={[devices.value]} />
+        <Notes of={[devices.value]} about="devices" />
       </section>
       <section class="section" aria-labelledby="h-processes" data-id="processes">
         <div class="head">

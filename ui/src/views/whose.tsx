@@ -101,7 +101,7 @@ function Stacks({ id }: { id: number }): JSX.Element {
       {metric === "growth" && base !== null && (
         <Section title="What came and what went" state={diff.value} id="diff" earlier>
           {diff.value.answer && <Difference answer={diff.value.answer} />}
-          <Notes of={[diff.value.answer]} />
+          <Notes of={[diff.value.answer]} about="the difference" />
         </Section>
       )}
     </>

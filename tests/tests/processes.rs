@@ -264,16 +264,14 @@ fn a_process_forked_since_its_parent_was_read_does_not_hold_its_memory() {
     for has_given_back in [false, true] {
         let daemon = Daemon::start();
         let mut torch = Torch::start(&[]);
-        if has_given_back {
-            // Its devices are known, and that it holds nothing there.
-            torch.ask("alloc a 3000000");
-            torch.ask("free a");
-            torch.ask("empty_cache");
-        }
         daemon.attach(torch.pid(), "read");
         if has_given_back {
-            let before = torch.ask("totals");
-            assert_totals(&daemon.stats(torch.pid()), &before);
+            // Its device is known, and that it holds nothing there.
+            let held = torch.ask("alloc a 3000000");
+            assert_totals(&daemon.stats(torch.pid()), &held);
+            torch.ask("free a");
+            let given_back = torch.ask("empty_cache");
+            assert_totals(&daemon.stats(torch.pid()), &given_back);
         }
         // A reading of so many blocks takes a while.
         let told = torch.ask("crowd 30000");

@@ -50,8 +50,7 @@ impl v1::StatsResponse {
         device.source() == v1::Source::Pool && self.coverage.iter().any(hidden)
     }
 
-    /// Whether the process is only read from time to time, so that no call is seen. The count of those that failed is 0 in the answer, and
-    /// not known.
+    /// Whether the process is only read from time to time, so that no call is seen. How many failed is 0 in the answer, and not known.
     #[must_use]
     pub fn hides_calls(&self) -> bool {
         self.coverage.iter().any(|note| note.code == "level_read")

@@ -282,16 +282,22 @@ fn what_somebody_detached_stays_detached() {
     second.finish();
 }
 
+/// A daemon without a policy, and two programs of a job, of which the first was traced and has been detached.
+fn one_of_two_detached(job: &str) -> (Configuration, Daemon, Calls, Calls) {
+    let configuration = Configuration::with("");
+    let daemon = configuration.daemon(&[]);
+    let detached = calls_of(job, "detached");
+    let other = calls_of(job, "other");
+    daemon.attach(detached.pid(), "segments");
+    daemon.detach(detached.pid());
+    (configuration, daemon, detached, other)
+}
+
 /// Also where nothing would have attached it again at that time.
 #[test]
 fn what_was_detached_before_there_was_a_policy_stays_detached() {
     let job = job(9);
-    let configuration = Configuration::with("");
-    let daemon = configuration.daemon(&[]);
-    let mut detached = calls_of(&job, "detached");
-    let mut other = calls_of(&job, "other");
-    daemon.attach(detached.pid(), "segments");
-    daemon.detach(detached.pid());
+    let (configuration, daemon, mut detached, mut other) = one_of_two_detached(&job);
     configuration.write(&format!(
         "[[attach]]\njob = \"slurm:{job}\"\nlevel = \"segments\"\n"
     ));
@@ -307,12 +313,7 @@ fn what_was_detached_before_there_was_a_policy_stays_detached() {
 #[test]
 fn what_was_detached_is_not_another_users_to_attach() {
     let job = job(10);
-    let configuration = Configuration::with("");
-    let daemon = configuration.daemon(&[]);
-    let mut detached = calls_of(&job, "detached");
-    let mut other = calls_of(&job, "other");
-    daemon.attach(detached.pid(), "segments");
-    daemon.detach(detached.pid());
+    let (configuration, daemon, mut detached, mut other) = one_of_two_detached(&job);
     daemon.open_to_all();
     let folder = scratch();
     let ctl = public(folder.path(), &tool("memscope-ctl"));

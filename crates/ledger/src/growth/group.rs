@@ -75,8 +75,7 @@ pub(crate) struct Group {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
-    /// Number of its blocks that were freed since the source of steps changed, and the longest that one of them has lived in ticks of
-    /// this source.
+    /// Number of its blocks that were freed since the source of steps changed, and the most ticks of it that one of them has lived.
     pub(crate) freed: (u64, u32),
     pub(crate) left: Option<Left>,
     touched_ns: u64,

@@ -327,9 +327,9 @@ impl Device {
         size_of::<Device>() as u64 + RECORDERS + segments * SEGMENT
     }
 
-    /// Notes the moment if this event has changed what is held from the driver.
-    pub(crate) fn note_held(&mut self, event: &Event) {
-        let held = (self.driver.held().bytes, self.pool.reserved);
+    /// Notes the moment if this event has changed what is held: `of_driver`, the bytes of the driver's allocations, and the pool's.
+    pub(crate) fn note_held(&mut self, event: &Event, of_driver: u64) {
+        let held = (of_driver, self.pool.reserved);
         if held != self.held_before {
             self.held_before = held;
             // A reading finds what has changed before, and nothing changes by it.

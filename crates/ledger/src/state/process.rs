@@ -272,8 +272,8 @@ impl Process {
             let no_pool = self.source() != Source::Pool || self.is_pool_hidden();
             for row in self.devices.iter_mut() {
                 row.note_peak(event);
-                row.note_held(event);
                 let held = row.driver.held().bytes;
+                row.note_held(event, held);
                 let of_driver = no_pool || row.ordinal.is_none();
                 if of_driver && held == row.driver.peak_bytes {
                     let level = stacks::Level {
@@ -486,8 +486,7 @@ impl Process {
             && self.facts.level != Some(Level::Read)
     }
 
-    /// Whether nobody will ask for it once it has ended: it has loaded no library of a device, or has executed another image before it used
-    /// a device.
+    /// Whether nobody will ask for it once it has ended: it has loaded no library of a device, or used none before it executed another image.
     pub(crate) fn is_nothing_to_keep(&self) -> bool {
         let is_unused = self.visible_devices().is_empty() && self.loss.records() == 0;
         self.waits_for_device() || self.state == ProcessState::Replaced && is_unused

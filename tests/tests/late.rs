@@ -2,7 +2,11 @@
 //! own snapshot.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Daemon, LONG, Torch, Value, coverage, device, number, scratch, until};
+use std::process::Command;
+
+use memscope_tests::{
+    Daemon, LONG, Torch, Value, assert_totals, coverage, device, number, scratch, sim, until,
+};
 
 /// The state of a process in memscope's export and in PyTorch's own snapshot.
 fn compared(daemon: &Daemon, torch: &mut Torch) -> Value {
@@ -178,4 +182,51 @@ fn attached_while_eight_threads_allocate() {
         daemon.detach(pid);
     }
     torch.finish();
+}
+
+/// PyTorch on a machine whose driver has files in /dev, which a process opens before it takes any memory.
+fn beside_device_files() -> Torch {
+    let folder = scratch();
+    let script = format!(
+        "D={} && mount -t tmpfs none $D && cp -a /dev/null /dev/zero /dev/random /dev/urandom $D && mkdir $D/shm && \
+         touch $D/nvidia0 $D/nvidiactl && mount --move $D /dev && exec \"$0\" \"$@\"",
+        folder.path().display()
+    );
+    let python = sim().python("agent.py");
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", &script])
+        .arg(python.get_program())
+        .args(python.get_args());
+    for (name, value) in python.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    Torch::from_command(command)
+}
+
+/// A program that has loaded PyTorch but used no device yet had no memory: nothing of it can be missing, also beside the pool.
+#[test]
+fn attached_before_the_device_was_opened() {
+    let daemon = Daemon::start();
+    let strict = |torch: &Torch| {
+        let pid = torch.pid_text();
+        daemon.ctl(&["stats", "--strict", "--pid", &pid])
+    };
+    let mut early = beside_device_files();
+    daemon.attach(early.pid(), "trace");
+    early.ask("init");
+    early.ask("alloc first 3000000");
+    let told = early.ask("totals");
+    assert_totals(&daemon.stats(early.pid()), &told);
+    strict(&early).text();
+
+    // The same program, when it has opened the device already.
+    let mut late = beside_device_files();
+    late.ask("init");
+    daemon.attach(late.pid(), "trace");
+    late.ask("alloc first 3000000");
+    strict(&late).refused(11, &["not exact", "direct_baseline_unknown"]);
+
+    early.finish();
+    late.finish();
 }

@@ -529,6 +529,9 @@ pub struct Placement {
     /// can lack what a level needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
+    /// The attach came after a device library was in the process, but before it had opened a device: no memory was missed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_first_memory: bool,
 }
 
 /// Something that limits what the numbers mean.

@@ -4,7 +4,7 @@
 //! `memscope-vendors` in the mapped files ([`resolve`]), the choice of
 //! the instruction under each probe ([`place`]), the search for PyTorch's operators in its library ([`operators`]), and what it reads from a live process: which
 //! allocator PyTorch uses ([`backend`]) with which settings ([`settings`]), and facts about the process itself
-//! ([`process`]), with its control group as the machine calls it ([`groups`]).
+//! ([`process`]), with its control group as the machine calls it ([`groups`]) and whether it has a device open ([`device_files`]).
 //!
 //! Its sources are files, `/proc` and the process's memory. It knows neither aya nor BPF, attaches nothing, and
 //! refuses to guess: what cannot be found or proved is named in [`Missing`], with the reason.
@@ -14,6 +14,7 @@
 pub mod backend;
 mod calls;
 pub mod containers;
+pub mod device_files;
 pub mod elf;
 mod error;
 mod file_sites;

@@ -204,6 +204,7 @@ impl KeptProcess {
             reading_began_ns: _,
             read_ns: _,
             found_nothing: _,
+            before_first_memory: _,
             baseline,
             retry: _,
             next_read: _,

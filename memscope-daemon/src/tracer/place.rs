@@ -166,12 +166,19 @@ impl Tracer {
         }
         let other = other || traced.level != level;
         let handle = traced.handle;
+        let first = before == 0 && !reads && !traced.facts.from_start;
         let searching = traced.trace == TraceState::Searching;
         let slot = traced.slot.clone();
         let trace_file = traced.trace_file.clone();
         // The keeper must know the process before the first record can come.
         self.keeper_is_up_to_date();
         slot.go_live();
+        if first && memscope_site::device_files::has_none_open(pid) {
+            // Records come from here on, so nothing that it takes from now on is missed.
+            if let Some(traced) = self.traced.get_mut(&pid) {
+                traced.before_first_memory = true;
+            }
+        }
         if start_search && searching {
             let known = trace_file.and_then(|file| self.layouts.get(&file)).copied();
             let _ = self.keeper.send(Command::Calibrate {
@@ -442,6 +449,7 @@ impl Tracer {
             pool_seen,
             libraries: traced.libraries.keys().cloned().collect(),
             level: Some(traced.level),
+            before_first_memory: traced.before_first_memory,
         };
         self.append(traced.handle, DaemonRecord::Placed(placement));
     }

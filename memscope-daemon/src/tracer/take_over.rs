@@ -213,6 +213,8 @@ impl Tracer {
             reading_began_ns: 0,
             read_ns: None,
             found_nothing: false,
+            // The keeper knows what an earlier placement said.
+            before_first_memory: false,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),

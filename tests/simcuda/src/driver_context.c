@@ -1,6 +1,7 @@
 /* Initialisation, devices, contexts, and what can be asked about a device or a pointer. */
 #include "simcuda.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,8 @@ EXPORT CUresult cuInit(unsigned flags) {
     if (error) return (CUresult)error;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (simcuda_forked()) return CUDA_ERROR_NOT_INITIALIZED;
+    /* A driver keeps its file open. Where there is none, as on a machine without a device, there is nothing to open. */
+    if (!initialised) open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
     initialised = true;
     return simcuda_settings()->devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }

@@ -192,7 +192,7 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
 }
 
 fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
-    if process.facts.from_start {
+    if process.saw_all_memory() {
         return;
     }
     if process.source() == Source::Driver {

@@ -37,7 +37,7 @@ fn gauge(process: &Process, row: &Device, device: i32) -> Gauge {
 
 /// Whether the blocks from before the attach are known one by one.
 pub(crate) fn baseline(process: &Process) -> Baseline {
-    if process.facts.from_start {
+    if process.saw_all_memory() {
         return Baseline::Known;
     }
     if process.source() == Source::Driver || process.is_pool_hidden() {

@@ -123,7 +123,7 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
             // A reading shows what a trace shows, until events without a trace follow it.
             let told = pool.traced || pool.read.count > 0 && pool.is_traced(process.watch());
             let peak_reserved = if process.is_pool_hidden() {
-                process.facts.from_start.then_some(driver.peak_bytes)
+                process.saw_all_memory().then_some(driver.peak_bytes)
             } else {
                 pool.peak_reserved.or(zero)
             };
@@ -153,7 +153,7 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
             peak_unix_ns: driver_peak.and_then(|peak| unix_ns(clock, peak)),
             peak_allocated_bytes: Some(driver.peak_bytes),
             peak_reserved_bytes: Some(driver.peak_bytes),
-            baseline_bytes: process.facts.from_start.then_some(0),
+            baseline_bytes: process.saw_all_memory().then_some(0),
             live_blocks: driver.held().count,
             alloc_count: driver.alloc_count,
             free_count: driver.free_count,

@@ -82,7 +82,7 @@ pub(crate) fn after(
     driver: &Driver,
     before: Option<Before>,
     call: &Call,
-    from_start: bool,
+    missed_none: bool,
     time_ns: u64,
 ) {
     let Some(before) = before else {
@@ -107,7 +107,7 @@ pub(crate) fn after(
         let gone = by_driver.saturating_add(by_reading.saturating_sub(in_both));
         if gone > 0 {
             row.pool.gave_back(gone, time_ns);
-        } else if unknown && !from_start && (row.pool.read.count == 0 || before.is_unsized) {
+        } else if unknown && !missed_none && (row.pool.read.count == 0 || before.is_unsized) {
             // The memory may have been the pool's from before the attach, and how much of it was the pool's is not known, so
             // the reserved total is not known any more either. The call's device is no help: it is the thread's, and
             // `empty_cache` frees the segments of all devices without selecting each.

@@ -153,6 +153,7 @@ impl Process {
         }
         self.last_ns = self.last_ns.max(event.time_ns);
         let watch = self.watch();
+        let missed_none = self.saw_all_memory();
         let mut scene = Scene {
             devices: &mut self.devices,
             groups: &mut self.groups,
@@ -162,7 +163,7 @@ impl Process {
             time_ns: event.time_ns,
             tid: event.tid,
             labels: self.labels.of(event.tid),
-            nothing_missed: self.facts.from_start && self.pool_way_in,
+            nothing_missed: missed_none && self.pool_way_in,
         };
         match &event.body {
             Body::Trace(trace) => self.pool.trace(&mut scene, &mut self.driver, trace),
@@ -183,9 +184,8 @@ impl Process {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
                 untold_segments(scene.devices, call, taken, watch);
-                let from_start = self.facts.from_start;
                 let (driver, time_ns) = (&self.driver, event.time_ns);
-                given_back::after(scene.devices, driver, before, call, from_start, time_ns);
+                given_back::after(scene.devices, driver, before, call, missed_none, time_ns);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {
@@ -199,9 +199,9 @@ impl Process {
                 let paths = placement.libraries.iter().map(String::as_str);
                 self.vendor = self.vendor.or_else(|| Vendor::of_libraries(paths));
                 self.facts.level = placement.level.or(self.facts.level);
-                let followed = self.placement.operators;
-                self.placement = (**placement).clone();
-                self.placement.operators = followed.max(placement.operators);
+                let before = std::mem::replace(&mut self.placement, (**placement).clone());
+                self.placement.operators = before.operators.max(placement.operators);
+                self.placement.before_first_memory |= before.before_first_memory;
             }
             Body::Detached => self.end(ProcessState::Detached, event.time_ns),
             Body::Exited => self.end(ProcessState::Exited, event.time_ns),
@@ -392,6 +392,11 @@ impl Process {
         rows
     }
 
+    /// Whether its memory is followed from the first byte on: nothing was there before the attach.
+    pub(crate) fn saw_all_memory(&self) -> bool {
+        self.facts.from_start || self.placement.before_first_memory
+    }
+
     /// See [`crate::Ledger::uses_devices_itself`].
     pub(crate) fn uses_devices_itself(&self) -> bool {
         let allocated = |row: &Device| row.pool.alloc_count + row.driver.alloc_count > 0;
@@ -422,7 +427,7 @@ impl Process {
         match self.source_of(device) {
             Source::Driver => Some(device.driver.held().bytes),
             Source::Pool if self.is_pool_hidden() => {
-                self.facts.from_start.then_some(device.driver.held().bytes)
+                self.saw_all_memory().then_some(device.driver.held().bytes)
             }
             Source::Pool => device.pool.reserved.or(self.zero_if_unseen(device)),
         }
@@ -446,7 +451,7 @@ impl Process {
     /// 0 if nothing was missed and no pool event has named the device; else `None`. A lost record may have been the first
     /// that names it.
     pub(crate) fn zero_if_unseen(&self, device: &Device) -> Option<u64> {
-        let nothing_missed = self.facts.from_start && self.pool_way_in && self.loss.records() == 0;
+        let nothing_missed = self.saw_all_memory() && self.pool_way_in && self.loss.records() == 0;
         (nothing_missed && !device.pool.seen).then_some(0)
     }
 
@@ -496,13 +501,13 @@ impl Process {
     /// if no call can have been missed.
     fn proves_totals(&self) -> bool {
         let missed =
-            !self.facts.from_start || self.loss.records() > 0 || self.driver.found_gone() > 0;
+            !self.saw_all_memory() || self.loss.records() > 0 || self.driver.found_gone() > 0;
         self.source() == Source::Pool || !missed
     }
 
     /// Whether the sums are zero if no device is known: only if nothing can have been missed.
     fn is_sum_of_nothing_zero(&self) -> bool {
-        self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
+        self.saw_all_memory() && (self.source() == Source::Driver || self.pool_way_in)
     }
 }
 

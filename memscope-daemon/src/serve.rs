@@ -857,7 +857,7 @@ impl Serving {
             };
             let mut folded = replay_within(&path, config, until, pid, &bounds, still.as_ref())?;
             let freed_by = std::mem::take(&mut folded.freed_by);
-            let answer = ask_folded(&folded, pid, question);
+            let answer = ask_folded(&folded, pid, until, question);
             // Its room is free again when its memory is.
             drop(folded);
             if room.is_some() {
@@ -1072,6 +1072,7 @@ fn memory(status: MemoryStatus) -> v1::Memory {
 fn ask_folded<T>(
     folded: &Replayed,
     pid: u32,
+    until: Until,
     question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
 ) -> Result<Result<Option<T>, Refusal>, NotThere> {
     if let Some(gone) = folded.not_there(pid) {
@@ -1080,8 +1081,31 @@ fn ask_folded<T>(
     let Some(process) = folded.ledger.find(pid) else {
         return Ok(Ok(None));
     };
-    let kept = still_kept(&folded.ledger, process);
-    Ok(kept.map(|()| question(&folded.ledger, process, folded.end)))
+    let asked = still_kept(&folded.ledger, process)
+        .and_then(|()| traced_then(folded, process, until))
+        .map(|()| question(&folded.ledger, process, folded.end));
+    Ok(asked)
+}
+
+/// Refuses a moment at which a process ran but was not traced: what it had then is not known.
+fn traced_then(folded: &Replayed, process: ProcessHandle, until: Until) -> Result<(), Refusal> {
+    let ledger = &folded.ledger;
+    let Some(detached_ns) = ledger.detached_ns(process) else {
+        return Ok(());
+    };
+    let is_over = match until {
+        Until::Boot(ns) => ns > detached_ns,
+        Until::Unix(ns) => ns > ledger.unix_ns(detached_ns),
+        Until::Event(_) => folded.end.boot_ns > detached_ns,
+    };
+    let pid = ledger.summary(process).map_or(0, |one| one.facts.pid);
+    match is_over {
+        false => Ok(()),
+        true => Err(not_in_the_journal(&format!(
+            "lies after process {pid} was detached at {}: it was not traced then",
+            memscope_units::moment_ms(ledger.unix_ns(detached_ns))
+        ))),
+    }
 }
 
 /// Refuses a question about a process of which nothing is kept any more, because it took too much memory.

@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use memscope_tests::{
-    Calls, Daemon, Value, bpf_entries, coverage, device, eventually, find, number,
+    Calls, Daemon, Torch, Value, bpf_entries, coverage, device, eventually, find, number,
 };
 
 /// What a device holds from the driver: count and bytes. `None`: those of which nobody knows the device.
@@ -98,4 +100,50 @@ fn a_detach_in_the_middle_of_a_call() {
     daemon.detach(pid);
     assert_empty(&daemon);
     calls.finish();
+}
+
+/// What a process had while it was detached is not known: such a moment is refused, and a comparison across it says what it cannot tell.
+#[test]
+fn a_moment_between_detach_and_attach_is_not_answered() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid_text();
+    torch.ask("alloc kept 10000000");
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("alloc other 20000000");
+    let moment = |daemon: &Daemon| number(&daemon.stats(torch.pid())["as_of"]).to_string();
+    let traced = moment(&daemon);
+    daemon.detach(torch.pid());
+    torch.ask("free other");
+    torch.ask("alloc large 100000000");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let between = now.as_nanos().to_string();
+    // The moment must lie behind one that the daemon knows.
+    let mut beside = Torch::start(&[]);
+    beside.ask("alloc any 1000000");
+    daemon.attach(beside.pid(), "trace");
+    beside.ask("alloc more 1000000");
+    let at = |words: &[&str], moment: &str| {
+        let words = [words, &["--pid", &pid, "--at", moment]].concat();
+        daemon.ctl(&words)
+    };
+    let refused = ["lies after process", "it was not traced then"];
+    at(&["pool"], &between).refused(2, &refused);
+    at(&["pool"], &traced).text();
+
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("alloc small 1000000");
+    at(&["pool"], &between).refused(2, &refused);
+    let diff = |words: &[&str]| {
+        let words = [words, &["diff", "--pid", &pid, "--from", &traced]].concat();
+        daemon.ctl(&words)
+    };
+    diff(&["--strict"]).refused(11, &["attached_anew"]);
+    assert!(diff(&[]).text().contains("attached_anew"));
+    let stacks = daemon.ctl(&[
+        "stacks", "--pid", &pid, "--metric", "growth", "--from", &traced,
+    ]);
+    assert!(stacks.text().contains("attached_anew"));
+    torch.finish();
+    beside.finish();
 }

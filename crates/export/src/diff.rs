@@ -1,7 +1,7 @@
 //! The blocks that came and went between two snapshots of the ledger.
 
 use memscope_diff::{Block, MatchedBy, Side, compare};
-use memscope_ledger::report::{BlockState, SnapshotReport};
+use memscope_ledger::report::{BlockState, SnapshotReport, attached_anew};
 use memscope_proto::v1::{Amount, DiffResponse, GroupDiff};
 
 /// Most groups in one answer, which must stay below gRPC's 4 MiB.
@@ -23,6 +23,7 @@ pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
     let mut coverage = a.coverage.clone();
     let new = b.coverage.iter().filter(|note| !a.coverage.contains(note));
     coverage.extend(new.cloned());
+    coverage.extend(attached_anew((&a.process, a.as_of), (&b.process, b.as_of)));
     DiffResponse {
         pid: b.process.facts.pid,
         from_unix_ns: a.as_of.unix_ns,

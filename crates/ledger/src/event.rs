@@ -529,9 +529,10 @@ pub struct Placement {
     /// can lack what a level needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
-    /// The attach came after a device library was in the process, but before it had opened a device: no memory was missed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub before_first_memory: bool,
+    /// Whether the first probes were in place before the process opened a device, so that nothing it takes was missed. It goes before
+    /// [`ProcessFacts::from_start`]: a program that is linked with its libraries can be quicker than the probes. `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_first_memory: Option<bool>,
 }
 
 /// Something that limits what the numbers mean.

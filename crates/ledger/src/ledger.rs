@@ -291,6 +291,14 @@ impl Ledger {
         self.processes.get(&p).map(Process::summary)
     }
 
+    /// When a process was detached that ran on, boot-time nanoseconds. `None` if it was not.
+    pub fn detached_ns(&self, p: ProcessHandle) -> Option<u64> {
+        let process = self.processes.get(&p)?;
+        process
+            .ended_ns
+            .filter(|_| process.state == ProcessState::Detached)
+    }
+
     /// The frames of an event's stack, innermost first, as far as they are known; none where there is no stack.
     pub fn frames(&self, p: ProcessHandle, stack: StackRef) -> Vec<Frame> {
         self.processes

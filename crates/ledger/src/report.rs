@@ -15,7 +15,7 @@ pub(crate) use stack::MISSING;
 pub use stack::{Frame, FrameKind, Stack, missing_words};
 pub use steps::*;
 
-use crate::event::{AllocatorFacts, EventId, ProcessFacts, ProcessHandle};
+use crate::event::{AllocatorFacts, CoverageNote, EventId, ProcessFacts, ProcessHandle};
 use memscope_proto::v1;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -112,6 +112,30 @@ impl ProcessSummary {
         let image = |of: &ProcessSummary| (of.facts.start_ticks, of.facts.generation);
         image(self) == image(other)
     }
+}
+
+/// What limits a comparison of two moments of one process: nobody traced it all the time between them.
+pub fn attached_anew(
+    one: (&ProcessSummary, AsOf),
+    other: (&ProcessSummary, AsOf),
+) -> Option<v1::CoverageNote> {
+    let (earlier, later) = match one.1.boot_ns <= other.1.boot_ns {
+        true => (one, other),
+        false => (other, one),
+    };
+    let (process, as_of) = later;
+    (process.attached_ns > earlier.1.boot_ns).then(|| {
+        let ago = as_of.boot_ns.saturating_sub(process.attached_ns);
+        let at = memscope_units::moment(as_of.unix_ns.saturating_sub(ago));
+        let note = CoverageNote {
+            code: "attached_anew".to_owned(),
+            text: format!(
+                "between the two moments it was not traced until it was attached anew at {at}: a block at the place of an earlier one counts \
+                 as one that stayed, and stacks from before are not known any more"
+            ),
+        };
+        note.into()
+    })
 }
 
 /// Identity and owner of a process, by which the server decides who may see its answers.

@@ -651,3 +651,31 @@ fn who_allocates_uses_the_device_itself() {
     };
     assert_eq!(uses(vec![Body::RunsOn(places)]), (false, true));
 }
+
+/// What was there before the first probes: the word of who looked goes before the order in which attach and libraries came.
+#[test]
+fn whether_memory_was_missed_at_the_beginning() {
+    let missed = |from_start, before_first_memory| {
+        let mut ledger = attached_as(Level::Trace, from_start, SECOND, Backend::MallocAsync);
+        let placed = |before_first_memory| {
+            Body::Placed(Box::new(Placement {
+                sites: 4,
+                before_first_memory,
+                ..Placement::default()
+            }))
+        };
+        ledger.apply(&event(P, SECOND, placed(before_first_memory)));
+        // Later placements have nothing to say of it.
+        ledger.apply(&event(P, SECOND, placed(None)));
+        let stats = ask(&ledger, P).unwrap();
+        let notes = stats.coverage.iter();
+        let codes: Vec<&str> = notes.map(|note| note.code.as_str()).collect();
+        codes.contains(&"driver_baseline_unknown")
+    };
+    assert!(!missed(true, None));
+    assert!(missed(false, None));
+    // It was linked with its libraries, and quicker than the probes.
+    assert!(missed(true, Some(false)));
+    // Its libraries were loaded, and it had used none.
+    assert!(!missed(false, Some(true)));
+}

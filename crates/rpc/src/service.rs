@@ -521,14 +521,11 @@ impl Memscope for Service {
         let [from, to] = self.moments(&caller, pid, both).await?;
         let to = self.take_snapshot(&caller, pid, to, &under_way).await?;
         let from = self.take_snapshot(&caller, pid, from, &under_way).await?;
-        let mut notes = from.coverage.clone();
-        let new = to.coverage.iter();
-        notes.extend(new.filter(|note| !from.coverage.contains(note)).cloned());
-        strict.check(Answer::EarlierPicture, &notes)?;
         let work = move || memscope_export::diff(&from, &to);
         let answer = tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| Status::internal(format!("the comparison failed: {error}")))?;
+        strict.check(Answer::EarlierPicture, &answer.coverage)?;
         Ok(Response::new(answer))
     }
 

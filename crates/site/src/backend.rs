@@ -20,6 +20,15 @@ const UNCACHED: [&str; 2] = [
     "PYTORCH_NO_NPU_MEMORY_CACHING",
 ];
 
+/// Classes that only others are made from. An object has one of them for a moment while it is built, and from when its destructor has run
+/// until the process ends: then this says nothing of which allocator the process used.
+const ABSTRACT: [&str; 4] = [
+    "N3c104cuda20CUDACachingAllocator13CUDAAllocatorE",
+    "N7c10_npu19NPUCachingAllocator12NPUAllocatorE",
+    "N3c1015DeviceAllocatorE",
+    "N3c109AllocatorE",
+];
+
 /// Why the class could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,6 +52,9 @@ pub enum BackendError {
         /// Value that was found.
         value: u64,
     },
+    /// The object is being built, or was destroyed as the process ends.
+    #[error("the allocator is being built or destroyed")]
+    Passing,
     /// There is no name of a class where it should be.
     #[error("the class of the allocator has no readable name")]
     NoName,
@@ -119,6 +131,7 @@ fn classify(name: &[u8]) -> Result<Backend, BackendError> {
         return Err(BackendError::NoName);
     }
     Ok(match name {
+        _ if ABSTRACT.contains(&name) => return Err(BackendError::Passing),
         _ if name.starts_with("N3c104cuda20CUDACachingAllocator6Native") => Backend::Native,
         "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE" => Backend::Native,
         _ if name.starts_with("N3c104cuda20CUDACachingAllocator15CudaMallocAsync") => {
@@ -231,6 +244,16 @@ mod tests {
             read(&memory(b"\xff\x01\0"), 0x10000),
             Err(BackendError::NoName)
         ));
+        for name in [
+            &b"N3c104cuda20CUDACachingAllocator13CUDAAllocatorE\0"[..],
+            b"*N3c1015DeviceAllocatorE\0",
+            b"N7c10_npu19NPUCachingAllocator12NPUAllocatorE\0",
+        ] {
+            assert!(matches!(
+                read(&memory(name), 0x10000),
+                Err(BackendError::Passing)
+            ));
+        }
         assert!(matches!(
             read(&memory(b"x\0"), 0x10),
             Err(BackendError::Unreadable { .. })

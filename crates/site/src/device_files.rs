@@ -10,27 +10,24 @@ use std::path::Path;
 /// Files of NVIDIA's driver, of Ascend's, and of the GPU in Windows' subsystem for Linux.
 const OPENED: [&str; 5] = ["nvidia", "davinci", "devmm_svm", "hisi_hdc", "dxg"];
 
-/// Whether a process surely has no device memory: there are devices in its `/dev`, and it has none of them open. What it opens while this
-/// looks counts as not open, so whoever needs to see all of its calls must see them before asking.
-pub fn has_none_open(pid: u32) -> bool {
-    let process = format!("/proc/{pid}");
-    none_open(Path::new(&process))
+/// Whether a process has a device open: `Some(false)` if it surely has no device memory. `None` if there is no device in its `/dev`, or it
+/// cannot be looked at. What it opens meanwhile counts as not open, so whoever needs to see all of its calls must see them before asking.
+pub fn has_device_open(pid: u32) -> Option<bool> {
+    has_open(Path::new(&format!("/proc/{pid}")))
 }
 
-fn none_open(process: &Path) -> bool {
-    let Ok(devices) = fs::read_dir(process.join("root/dev")) else {
-        return false;
-    };
+fn has_open(process: &Path) -> Option<bool> {
     let is_device = |name: &str| {
         let number = ["nvidia", "davinci", "dxg"]
             .iter()
             .find_map(|start| name.strip_prefix(start));
         number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
     };
-    let has_devices = devices
+    fs::read_dir(process.join("root/dev"))
+        .ok()?
         .flatten()
-        .any(|entry| entry.file_name().to_str().is_some_and(is_device));
-    has_devices && is_any_open(process) == Some(false)
+        .find(|entry| entry.file_name().to_str().is_some_and(is_device))?;
+    is_any_open(process)
 }
 
 /// `None` if it cannot be read, or the process ends meanwhile.
@@ -70,26 +67,26 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_an_open_device_has_no_device_memory() {
-        for (devices, open, none) in [
+    fn whether_a_process_has_a_device_open() {
+        for (devices, open, told) in [
             (
                 &["null", "nvidia0"][..],
                 &["/dev/null", "/tmp/nvidia0"][..],
-                true,
+                Some(false),
             ),
-            (&["davinci3"], &["/dev/null"], true),
-            (&["nvidia0"], &["/dev/null", "/dev/nvidiactl"], false),
-            (&["nvidia0"], &["/dev/nvidia-caps/nvidia-cap3"], false),
-            (&["davinci0"], &["/dev/devmm_svm"], false),
+            (&["davinci3"], &["/dev/null"], Some(false)),
+            (&["nvidia0"], &["/dev/null", "/dev/nvidiactl"], Some(true)),
+            (&["nvidia0"], &["/dev/nvidia-caps/nvidia-cap3"], Some(true)),
+            (&["davinci0"], &["/dev/devmm_svm"], Some(true)),
             // It works with something that is not known here.
-            (&["null", "nvidiactl", "nvidia-uvm"], &["/dev/null"], false),
-            (&[], &["/dev/null"], false),
+            (&["null", "nvidiactl", "nvidia-uvm"], &["/dev/null"], None),
+            (&[], &["/dev/null"], None),
             // It has ended.
-            (&["nvidia0"], &[], false),
+            (&["nvidia0"], &[], None),
         ] {
             let folder = process(devices, open);
-            assert_eq!(none_open(folder.path()), none, "{devices:?} {open:?}");
+            assert_eq!(has_open(folder.path()), told, "{devices:?} {open:?}");
         }
-        assert!(!none_open(Path::new("/proc/0")));
+        assert_eq!(has_open(Path::new("/proc/0")), None);
     }
 }

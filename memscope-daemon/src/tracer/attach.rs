@@ -338,7 +338,7 @@ impl Tracer {
                 reading_began_ns: 0,
                 read_ns: None,
                 found_nothing: false,
-                before_first_memory: false,
+                before_first_memory: None,
                 baseline: None,
                 retry: None,
                 python: false,

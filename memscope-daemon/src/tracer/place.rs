@@ -89,6 +89,7 @@ impl Tracer {
             return Ok(());
         };
         let before = traced.places();
+        let had_sites = traced.sites() > 0;
         // No library is late at the first placement, which has what was there at the attach.
         let late = (before > 0).then(|| speaker(traced, resolved)).flatten();
         let has_trace = traced.options.level == Level::Trace
@@ -166,18 +167,19 @@ impl Tracer {
         }
         let other = other || traced.level != level;
         let handle = traced.handle;
-        let first = before == 0 && !reads && !traced.facts.from_start;
         let searching = traced.trace == TraceState::Searching;
         let slot = traced.slot.clone();
         let trace_file = traced.trace_file.clone();
         // The keeper must know the process before the first record can come.
         self.keeper_is_up_to_date();
         slot.go_live();
-        if first && memscope_site::device_files::has_none_open(pid) {
-            // Records come from here on, so nothing that it takes from now on is missed.
-            if let Some(traced) = self.traced.get_mut(&pid) {
-                traced.before_first_memory = true;
-            }
+        if let Some(traced) = self.traced.get_mut(&pid)
+            && !had_sites
+            && traced.sites() > 0
+        {
+            // Records come from here on. There is no site at level `read`.
+            let open = memscope_site::device_files::has_device_open(pid);
+            traced.before_first_memory = open.map(|open| !open);
         }
         if start_search && searching {
             let known = trace_file.and_then(|file| self.layouts.get(&file)).copied();

@@ -214,7 +214,7 @@ impl Tracer {
             read_ns: None,
             found_nothing: false,
             // The keeper knows what an earlier placement said.
-            before_first_memory: false,
+            before_first_memory: None,
             baseline: process.baseline_read.then(BaselineRead::default),
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),

@@ -101,8 +101,8 @@ pub struct Traced {
     pub read_ns: Option<u64>,
     /// The reading that ended last found nothing: its allocator had not taken any memory.
     pub found_nothing: bool,
-    /// It had taken no device memory when its first probes were in place, although libraries of a device were in it.
-    pub before_first_memory: bool,
+    /// Whether it had opened no device yet when its first probes were in place, so far as that is known.
+    pub before_first_memory: Option<bool>,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
     /// Pause after the last failed reading. `None` while none has failed since the last success.

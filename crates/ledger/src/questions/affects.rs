@@ -129,6 +129,11 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["driver_baseline_unknown"],
             Effect::at_least(&[Totals, Blocks, Driver, Growth]),
         ),
+        // Nobody knows what came and went between two moments.
+        (
+            &["attached_anew"],
+            Effect::either_way(&[Blocks, Stacks, History]),
+        ),
         // Of a process with a pool, whose own totals have what it held before.
         (&["direct_baseline_unknown"], Effect::at_least(&[Driver])),
         (

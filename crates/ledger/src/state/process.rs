@@ -201,7 +201,8 @@ impl Process {
                 self.facts.level = placement.level.or(self.facts.level);
                 let before = std::mem::replace(&mut self.placement, (**placement).clone());
                 self.placement.operators = before.operators.max(placement.operators);
-                self.placement.before_first_memory |= before.before_first_memory;
+                let told = before.before_first_memory;
+                self.placement.before_first_memory = told.or(self.placement.before_first_memory);
             }
             Body::Detached => self.end(ProcessState::Detached, event.time_ns),
             Body::Exited => self.end(ProcessState::Exited, event.time_ns),
@@ -394,7 +395,8 @@ impl Process {
 
     /// Whether its memory is followed from the first byte on: nothing was there before the attach.
     pub(crate) fn saw_all_memory(&self) -> bool {
-        self.facts.from_start || self.placement.before_first_memory
+        let told = self.placement.before_first_memory;
+        told.unwrap_or(self.facts.from_start)
     }
 
     /// See [`crate::Ledger::uses_devices_itself`].

@@ -9,7 +9,7 @@ use crate::refusal::invalid;
 use crate::{Daemon, Refusal, Wanted};
 use memscope_export::stacks::{self, Metric, Unit, View};
 use memscope_ledger::Who;
-use memscope_ledger::report::StackReport;
+use memscope_ledger::report::{StackReport, attached_anew};
 use memscope_proto::v1;
 
 /// A question about the stacks of a process.
@@ -71,7 +71,7 @@ impl Question {
         wanted: &Wanted,
         may_see: impl Fn(Who) -> Result<(), Refusal>,
     ) -> Result<Answer, Refusal> {
-        let later = daemon.stacks(pid, self.at, wanted).await?;
+        let mut later = daemon.stacks(pid, self.at, wanted).await?;
         may_see(later.process.who())?;
         let earlier = match self.from {
             None => None,
@@ -79,6 +79,11 @@ impl Question {
                 let earlier = daemon.stacks(pid, Some(from), wanted).await?;
                 may_see(earlier.process.who())?;
                 in_order(&later, &earlier)?;
+                let (one, other) = (
+                    (&earlier.process, earlier.as_of),
+                    (&later.process, later.as_of),
+                );
+                later.coverage.extend(attached_anew(one, other));
                 Some(earlier)
             }
         };

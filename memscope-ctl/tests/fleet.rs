@@ -632,6 +632,17 @@ fn what_a_rank_forked_does_not_hide_it() {
     let server = common::Server::start(FakeDaemon::with([own, again]));
     let document = server.ctl(&["ranks", "--json"]).json();
     assert_eq!(document["jobs"][0]["ranks"][0]["pid"], 20_000);
+    // The other one may be of another job, and is not kept silent about.
+    let left_out = &document["jobs"][0]["left_out"];
+    assert_eq!(left_out.as_array().unwrap().len(), 1, "{document:#}");
+    assert_eq!(
+        (&left_out[0]["rank"], &left_out[0]["pid"]),
+        (&0.into(), &10_000.into())
+    );
+    assert_has(
+        &server.ctl(&["ranks"]),
+        "Left out, since a later process of the same node has the same number: rank 0 (",
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pickle
+import re
 import struct
 import sys
 
@@ -43,7 +44,7 @@ BY_KEYWORD = [
     ("Normalization", ["norm", "LayerNorm", "RMSNorm"]),
     ("DeepEP Overhead", ["deepep", "deep_ep", "fused_dispatch", "fused_combine", "PrimusTurbo"]),
 ]
-LIBRARIES = ["/site-packages/", "/dist-packages/", "/lib/python3"]
+LIBRARIES = ["/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3"]
 LARGE = 100 << 20
 MOST_ROWS = 50
 MOST_POINTS = 1000
@@ -79,10 +80,15 @@ def told(frame):
 
 def own_line(frames):
     """The innermost frame of the program's own, else the innermost of Python, else the innermost."""
-    python = [frame for frame in frames if frame["filename"].endswith(".py")]
+    python = [
+        frame for frame in frames
+        if frame["filename"].endswith(".py") or frame["line"] and not re.search(r"\.(c|cpp|h|S)$", frame["filename"])
+        and "(" not in frame["name"] and "::" not in frame["name"]
+    ]
     own = [
         frame for frame in python
-        if not frame["filename"].startswith("<") and not any(part in frame["filename"] for part in LIBRARIES)
+        if frame["line"] and not any(part in frame["filename"] for part in LIBRARIES)
+        and (not frame["filename"].startswith("<") or frame["filename"] in ("<stdin>", "<string>"))
     ]
     return told([*own, *python, *frames][0]) if frames else ""
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import pandas
@@ -99,7 +100,7 @@ class Cells(unittest.TestCase):
         held.daemon.stacks.side_effect = answer
         found, omitted = _cell._by_stack(held, 7)
         self.assertEqual(omitted, 0)
-        self.assertEqual(found, {(None, (("f", "cell.py", 2),), None): (7, 2, 8, 3, 0)})
+        self.assertEqual(found, {(None, (_cell._Frame("f", "cell.py", 2),), None): (7, 2, 8, 3, 0)})
 
     def measured(self, before, after, has_run=True):
         """The rows of a cell's table, by place, and what is said beside it. The stacks are as daemons tell of them: for each what came since
@@ -198,13 +199,28 @@ class Cells(unittest.TestCase):
             self.assertIn(f"peak 70 ({how}", said)
 
     def test_what_is_no_python_has_no_line(self):
-        stacks = {(0, (("malloc", "", 0),), None): (9, 1, 9, 1, 9)}
+        malloc = _cell._Frame("malloc", "", 0, is_python=False)
+        stacks = {(0, (malloc,), None): (9, 1, 9, 1, 9)}
         held = mock.Mock()
         held.daemon.stats.return_value = v1.StatsResponse()
         with mock.patch.object(_cell, "_by_stack", return_value=(stacks, 0)):
             [row] = _cell.by_own_line(held, 7).table.to_pylist()
         self.assertEqual((row["function"], row["file"], row["line"]), ("malloc", None, None))
-        self.assertEqual(_cell._elsewhere((("malloc", "", 0),), None), "malloc")
+        self.assertEqual(_cell._elsewhere((malloc,), None), "malloc")
+
+    def test_what_the_programs_own_lines_are_is_told_as_crates_units_tells_it(self):
+        table = Path(__file__).parents[3] / "crates" / "units" / "src" / "own.cases"
+        cases = [line.split("\t") for line in table.read_text().splitlines() if not line.startswith("#")]
+        self.assertGreater(len(cases), 30)
+        for whose, name, file, line in cases:
+            frame = _cell._Frame(name, file, int(line), is_python=whose != "compiled")
+            self.assertEqual(frame.is_own(), whose == "own", (name, file, line))
+
+    def test_a_cell_is_the_programs_and_not_what_runs_it(self):
+        launcher = _cell._Frame("<module>", "/v/bin/ipython", 7)
+        cell = _cell._Frame("<module>", "<ipython-input-5-23471c91e77a>", 1)
+        kernel = _cell._Frame("launch", "/srv/ext.cpp", 9, is_python=False)
+        self.assertEqual(_cell._own((kernel, cell, launcher)), cell)
 
     def test_lines_as_python_numbers_them(self):
         for cell, transformed, lines in (

@@ -8,8 +8,9 @@
 //! # When two blocks are one
 //!
 //! In two pictures of one process, a block of the later picture is the earlier picture's block if device, address and
-//! size agree, and it was not allocated after the moment of the earlier picture. If that moment or the time of the
-//! allocation is not known, equal device, address and size are enough.
+//! size agree, and it was not allocated after the moment of the earlier picture. Where that cannot be known, it is that block
+//! unless both pictures know its stack and these differ; such blocks are counted ([`Compared::by_place`]), as another block of
+//! the same stack may have taken the place of the first.
 //!
 //! Two processes have no block in common, and the addresses of one mean nothing in the other. Then blocks are
 //! counted in each group, and the surplus on one side came or went.
@@ -33,7 +34,7 @@ pub enum MatchedBy {
 }
 
 /// A block that is handed out, or one that the program has freed and a stream still uses. `S` is the type by which the
-/// caller names stacks.
+/// caller names stacks; its default stands for a stack that is not known.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<S> {
     /// Device ordinal.
@@ -67,6 +68,7 @@ struct Totals {
 #[derive(Clone, Debug)]
 pub struct Side<I> {
     as_of_ns: Option<u64>,
+    born_from_ns: Option<u64>,
     devices: BTreeMap<i32, Totals>,
     blocks: I,
 }
@@ -78,9 +80,15 @@ impl<I> Side<I> {
     pub fn new(as_of_ns: Option<u64>, blocks: I) -> Side<I> {
         Side {
             as_of_ns,
+            born_from_ns: None,
             devices: BTreeMap::new(),
             blocks,
         }
+    }
+
+    /// From this moment on it is known of each block when it was allocated: one of which that is not known is older.
+    pub fn born_from(&mut self, ns: Option<u64>) {
+        self.born_from_ns = ns;
     }
 
     /// Adds a segment: these bytes of the device are reserved.
@@ -99,6 +107,8 @@ pub struct Compared<S> {
     pub groups: Vec<GroupDiff>,
     /// Sums for each device and stack, in the same order.
     pub stacks: Vec<StackDiff<S>>,
+    /// Of how many blocks that stayed only the place tells it, and the stack where it is known.
+    pub by_place: u64,
 }
 
 /// Which blocks that one stack allocated came, went and stayed.
@@ -145,16 +155,19 @@ fn add(to: &mut Amount, count: u64, bytes: u64) {
 }
 
 /// Compares two pictures: which blocks came, went and stayed from `before` to `after`.
-pub fn compare<S: Ord + Copy>(
+pub fn compare<S: Ord + Copy + Default>(
     before: Side<impl Iterator<Item = Block<S>> + Clone>,
     after: Side<impl Iterator<Item = Block<S>> + Clone>,
     matched_by: MatchedBy,
 ) -> Compared<S> {
     let mut then = Walk::new(before.blocks.clone(), before.devices);
     let mut now = Walk::new(after.blocks.clone(), after.devices);
-    let (groups, stacks) = match matched_by {
+    let (groups, stacks, by_place) = match matched_by {
         MatchedBy::Block => {
-            let moments = (before.as_of_ns, after.as_of_ns);
+            let moments = [
+                (before.as_of_ns, before.born_from_ns),
+                (after.as_of_ns, after.born_from_ns),
+            ];
             let sums = block_by_block(&mut then, &mut now, moments);
             match then.is_in_order && now.is_in_order {
                 true => sums,
@@ -173,7 +186,10 @@ pub fn compare<S: Ord + Copy>(
                 }
             }
         }
-        MatchedBy::Number => numbers(&mut then, &mut now),
+        MatchedBy::Number => {
+            let (groups, stacks) = numbers(&mut then, &mut now);
+            (groups, stacks, 0)
+        }
     };
     Compared {
         devices: devices(&then.finish(), &now.finish(), &groups),
@@ -199,6 +215,7 @@ pub fn compare<S: Ord + Copy>(
                 stayed: sums.stayed,
             })
             .collect(),
+        by_place,
     }
 }
 
@@ -300,21 +317,29 @@ fn place<S>(block: &Block<S>) -> (i32, u64, u64) {
 /// Sums by group, and by stack.
 type BothSums<S> = (BTreeMap<GroupKey, Sums>, BTreeMap<(i32, S), Sums>);
 
-/// Of each block of either picture, whether it came, went or stayed. The blocks are ordered by their places.
-fn block_by_block<S: Ord + Copy>(
+/// Of each block of either picture, whether it came, went or stayed, and of how many only their places say that they stayed. The
+/// blocks are ordered by their places.
+fn block_by_block<S: Ord + Copy + Default>(
     mut before: impl Iterator<Item = Block<S>>,
     after: impl Iterator<Item = Block<S>>,
-    moments: (Option<u64>, Option<u64>),
-) -> BothSums<S> {
+    moments: [(Option<u64>, Option<u64>); 2],
+) -> (BTreeMap<GroupKey, Sums>, BTreeMap<(i32, S), Sums>, u64) {
     // A user may name the later moment first. The time of allocation that decides is always that in the later picture.
-    let turned = matches!(moments, (Some(a), Some(b)) if a > b);
-    let earlier = if turned { moments.1 } else { moments.0 };
+    let turned = matches!(moments, [(Some(a), _), (Some(b), _)] if a > b);
+    let [(earlier, _), (_, born_from)] = match (turned, moments) {
+        (true, [one, other]) => [other, one],
+        (false, moments) => moments,
+    };
+    let older = born_from
+        .zip(earlier)
+        .is_some_and(|(from, moment)| from <= moment);
     let mut groups = SumsOf::new(group_key);
     let mut stacks = SumsOf::new(stack_key);
     let mut tell = |block: &Block<S>, fate: Fate| {
         groups.add(block, fate);
         stacks.add(block, fate);
     };
+    let mut by_place = 0;
     let mut then = before.next();
     for now in after {
         while let Some(gone) = then.filter(|then| place(then) < place(&now)) {
@@ -323,8 +348,17 @@ fn block_by_block<S: Ord + Copy>(
         }
         let stayed = then.is_some_and(|then| {
             let later = if turned { &then } else { &now };
-            let known = later.born_ns.zip(earlier);
-            place(&then) == place(&now) && known.is_none_or(|(born, earlier)| born <= earlier)
+            place(&then) == place(&now)
+                && match later.born_ns.zip(earlier) {
+                    Some((born, earlier)) => born <= earlier,
+                    None if older => true,
+                    None => {
+                        let of_one_stack = then.stack == now.stack
+                            || [then.stack, now.stack].contains(&S::default());
+                        by_place += u64::from(of_one_stack);
+                        of_one_stack
+                    }
+                }
         });
         // For a block that stayed, the second picture is used: it is newer and may know more about the block.
         match stayed {
@@ -339,7 +373,7 @@ fn block_by_block<S: Ord + Copy>(
         tell(&gone, |sums| &mut sums.went);
         then = before.next();
     }
-    (groups.finish(), stacks.finish())
+    (groups.finish(), stacks.finish(), by_place)
 }
 
 /// Sums by a key. Blocks that lie beside each other often have the same one, so it is looked up when it changes.
@@ -523,6 +557,35 @@ mod tests {
     }
 
     #[test]
+    fn a_block_of_another_stack_is_another_block() {
+        let of = |stacks: [u8; 4]| {
+            let blocks = (1..).zip(stacks).map(|(address, stack)| Block {
+                device: 0,
+                stream: 0,
+                address,
+                size: MIB,
+                requested: None,
+                born_ns: None,
+                stack,
+                pending: false,
+            });
+            Side::new(Some(100), blocks.collect::<Vec<_>>().into_iter())
+        };
+        // The second has another stack than before; of the third and the fourth it is not known at one of the moments.
+        let compared = compare(of([1, 1, 1, 0]), of([1, 2, 0, 2]), MatchedBy::Block);
+        let group = &compared.groups[0];
+        let counts = [group.came, group.went, group.stayed].map(|amount| amount.unwrap().count);
+        assert_eq!(counts, [1, 1, 3]);
+        assert_eq!(compared.by_place, 3);
+        // A block of which it is not known when it came is older than the first picture: it is the one that was there.
+        let mut later = of([1, 2, 0, 2]);
+        later.born_from(Some(100));
+        let compared = compare(of([1, 1, 1, 0]), later, MatchedBy::Block);
+        assert_eq!(compared.groups[0].stayed.unwrap().count, 4);
+        assert_eq!(compared.by_place, 0);
+    }
+
+    #[test]
     fn of_two_processes_numbers_count() {
         let a = side(None, &[(10, MIB, None), (20, MIB, None)]);
         let b = side(None, &[(110, MIB, None), (10, 2 * MIB, None)]);
@@ -575,6 +638,7 @@ mod tests {
         before: &[Block<u8>],
         after: &[Block<u8>],
         moments: (Option<u64>, Option<u64>),
+        born_from: (Option<u64>, Option<u64>),
     ) -> Vec<(Block<u8>, Fate)> {
         let turned = moments.0.zip(moments.1).is_some_and(|(a, b)| a > b);
         let moment = if turned { moments.1 } else { moments.0 };
@@ -584,7 +648,13 @@ mod tests {
         for now in handed_out(after) {
             let same = left.get(&place(now)).filter(|then| {
                 let born = if turned { then.born_ns } else { now.born_ns };
-                born.zip(moment).is_none_or(|(born, moment)| born <= moment)
+                let same_stack = then.stack == now.stack || then.stack == 0 || now.stack == 0;
+                let from = if turned { born_from.0 } else { born_from.1 };
+                let is_older = from
+                    .zip(moment)
+                    .is_some_and(|(from, moment)| from <= moment);
+                let known = born.zip(moment);
+                known.map_or(is_older || same_stack, |(born, moment)| born <= moment)
             });
             match same {
                 Some(_) => {
@@ -607,13 +677,16 @@ mod tests {
             before in any_blocks(),
             after in any_blocks(),
             moments in (option::of(1..10_u64), option::of(1..10_u64)),
+            born_from in (option::of(1..10_u64), option::of(1..10_u64)),
         ) {
-            let a = Side::new(moments.0, before.iter().copied());
-            let b = Side::new(moments.1, after.iter().copied());
+            let mut a = Side::new(moments.0, before.iter().copied());
+            let mut b = Side::new(moments.1, after.iter().copied());
+            a.born_from(born_from.0);
+            b.born_from(born_from.1);
             let compared = compare(a, b, MatchedBy::Block);
             let mut groups: BTreeMap<GroupKey, Sums> = BTreeMap::new();
             let mut stacks: BTreeMap<(i32, u8), Sums> = BTreeMap::new();
-            for (block, fate) in fates(&before, &after, moments) {
+            for (block, fate) in fates(&before, &after, moments, born_from) {
                 add(fate(groups.entry(group_key(&block)).or_default()), 1, block.size);
                 add(fate(stacks.entry(stack_key(&block)).or_default()), 1, block.size);
             }

@@ -260,6 +260,10 @@ pub struct StackSeen {
     pub completes: bool,
 }
 
+/// Beginning of the name of the interpreter's function that executes Python code: in a stack of both kinds of frames, a frame of it
+/// stands for the frames of Python up to the next of [`StackSeen::entries`].
+pub const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
+
 /// File and functions at an address of compiled code.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NativeName {

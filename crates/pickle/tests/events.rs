@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use memscope_ledger::event::{Body, Event, ProcessHandle};
-use memscope_ledger::report::{AsOf, BlockState, SnapshotReport};
+use memscope_ledger::report::{AsOf, BlockState, FrameKind, SnapshotReport};
 use memscope_ledger::{Answer, Ledger, LedgerConfig};
 use memscope_pickle::events::{About, Counts, import};
 use memscope_pickle::{NotASnapshot, Pickle};
@@ -751,4 +751,95 @@ fn long_names_of_frames_are_cut_and_not_copied() {
         _ => None,
     });
     assert_eq!(named.collect::<Vec<_>>(), [(4096, 4096); FRAMES as usize]);
+}
+
+/// PyTorch's recorder has frames of compiled code among those of Python unless it is told `stacks="python"`.
+#[test]
+fn frames_of_compiled_code_are_told_from_those_of_python() {
+    const DEFAULT: &str = "_PyEval_EvalFrameDefault";
+    let real = [
+        ("torch::unwind::unwind()", "??", 0),
+        ("cfunction_call", "/p/Objects/methodobject.c", 542),
+        ("bad", "/srv/train.py", 5),
+        (DEFAULT, "/p/Python/ceval.c", 4769),
+        ("<module>", "/srv/train.py", 10),
+        (DEFAULT, "/p/Python/ceval.c", 4769),
+        ("_PyEval_EvalFrame", "/p/Include/pycore_ceval.h", 73),
+        ("_start", "??", 0),
+    ];
+    let python = [("bad", "/srv/train", 5), ("<module>", "<stdin>", 1)];
+    let compiled = [("run", "/p/engine.cpp", 9), (DEFAULT, "/p/ceval.c", 3)];
+    let list = |frames: &[(&'static str, &'static str, u64)]| {
+        let frame = |&(name, file, line): &(&'static str, &'static str, u64)| {
+            Dict(vec![
+                ("filename", Text(file)),
+                ("line", Number(line)),
+                ("name", Text(name)),
+            ])
+        };
+        List(frames.iter().map(frame).collect())
+    };
+    let block = |addr, frames| {
+        Dict(vec![
+            ("address", Number(addr)),
+            ("size", Number(512)),
+            ("requested_size", Number(512)),
+            ("state", Text("active_allocated")),
+            ("frames", frames),
+        ])
+    };
+    let segment = Dict(vec![
+        ("device", Number(0)),
+        ("address", Number(4096)),
+        ("total_size", Number(1536)),
+        ("stream", Number(0)),
+        ("segment_type", Text("small")),
+        ("is_expandable", Bool(false)),
+        (
+            "blocks",
+            List(vec![
+                block(4096, list(&real)),
+                block(4608, list(&python)),
+                block(5120, list(&compiled)),
+            ]),
+        ),
+    ]);
+    let file = Dict(vec![
+        ("segments", List(vec![segment])),
+        ("device_traces", List(Vec::new())),
+    ]);
+    let report = told(&pickled(&file)).unwrap().snapshot();
+    let frames = |place: usize| -> Vec<(FrameKind, String, u32)> {
+        let stack = &report.stacks[report.segments[0].blocks[place].stack as usize];
+        let frames = stack.frames.iter();
+        frames
+            .map(|frame| (frame.kind, frame.name.to_string(), frame.line))
+            .collect()
+    };
+    use FrameKind::{Native, Python as OfPython};
+    let wanted = |all: &[(FrameKind, &str, u32)]| -> Vec<(FrameKind, String, u32)> {
+        let owned = |&(kind, name, line): &(FrameKind, &str, u32)| (kind, name.to_owned(), line);
+        all.iter().map(owned).collect()
+    };
+    // The interpreter's own function is left out where the frames that it executes are there.
+    assert_eq!(
+        frames(0),
+        wanted(&[
+            (Native, "torch::unwind::unwind()", 0),
+            (Native, "cfunction_call", 542),
+            (OfPython, "bad", 5),
+            (OfPython, "<module>", 10),
+            (Native, DEFAULT, 4769),
+            (Native, "_PyEval_EvalFrame", 73),
+            (Native, "_start", 0),
+        ])
+    );
+    assert_eq!(
+        frames(1),
+        wanted(&[(OfPython, "bad", 5), (OfPython, "<module>", 1)])
+    );
+    assert_eq!(
+        frames(2),
+        wanted(&[(Native, "run", 9), (Native, DEFAULT, 3)])
+    );
 }

@@ -14,9 +14,13 @@ pub struct Frame {
 }
 
 impl Frame {
+    fn is_python(&self) -> bool {
+        !memscope_units::is_compiled(&self.function, &self.file, self.line)
+    }
+
     /// Whether it belongs to the program itself: Python code that is neither in an installed package nor in Python's library.
-    pub(crate) fn is_own(&self) -> bool {
-        self.file.ends_with(".py") && memscope_units::is_own_file(&self.file)
+    fn is_own(&self) -> bool {
+        self.is_python() && self.line > 0 && memscope_units::is_own(&self.function, &self.file)
     }
 
     /// The frame as one line of text.
@@ -151,6 +155,6 @@ impl Picture {
 /// The program's own line of a stack: the innermost of its own frames, else the innermost of Python, else the innermost of all.
 pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
     let own = frames.iter().find(|frame| frame.is_own());
-    let python = || frames.iter().find(|frame| frame.file.ends_with(".py"));
+    let python = || frames.iter().find(|frame| frame.is_python());
     own.or_else(python).or_else(|| frames.first())
 }

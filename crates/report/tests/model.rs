@@ -45,8 +45,15 @@ fn stacks() -> Vec<Arc<[Frame]>> {
             frame("forward", "/v/site-packages/torch/nn/modules/linear.py"),
             frame("main", "/w/train.py"),
         ]),
-        Arc::from([frame("forward", "/w/attention.py")]),
-        Arc::from([frame("main", "/w/train.py")]),
+        Arc::from([
+            frame("cfunction_call", "/p/Python-3.11.7/Objects/methodobject.c"),
+            frame("forward", "/w/attention.py"),
+        ]),
+        // A script, whose name needs no ending.
+        Arc::from([
+            frame("getitem", "/v/site-packages/data.py"),
+            frame("main", "/w/train"),
+        ]),
     ]
 }
 

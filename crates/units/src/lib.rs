@@ -10,7 +10,7 @@ mod pattern;
 
 pub use demangle::demangle;
 pub use moment::{in_utc, moment, moment_ms, short_moment};
-pub use own::is_own_file;
+pub use own::{is_compiled, is_own};
 pub use parse::{UnitError, byte_unit, parse_bytes, parse_duration, scaled, time_unit_ns};
 pub use pattern::fits;
 

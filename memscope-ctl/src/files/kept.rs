@@ -43,6 +43,8 @@ pub(crate) struct SnapshotFile {
     pub(crate) image: Option<Image>,
     /// Moment that the snapshot describes, in nanoseconds since 1970.
     pub(crate) as_of_ns: Option<u64>,
+    /// From when on the trace of each device has all allocations, in nanoseconds since 1970; `None` without a trace.
+    pub(crate) traced_from_ns: Option<u64>,
     pub(crate) segments: Vec<Segment>,
     /// Stacks, each once: a line for each frame, innermost first.
     pub(crate) stacks: Vec<Stack>,
@@ -79,6 +81,8 @@ pub(super) struct Births {
     /// Time of the last allocation at each device and address, in nanoseconds since 1970.
     pub(super) of: HashMap<(i32, u64), u64>,
     pub(super) newest_ns: Option<u64>,
+    /// Time of each device's first entry.
+    oldest_ns: HashMap<i32, u64>,
 }
 
 impl Births {
@@ -94,8 +98,14 @@ impl Births {
             return;
         };
         self.newest_ns = self.newest_ns.max(Some(time_ns));
+        self.oldest_ns.entry(device).or_insert(time_ns);
         if came && let Some(address) = address {
             self.of.insert((device, address), time_ns);
         }
+    }
+
+    /// From when on the trace of each device has all allocations.
+    pub(super) fn from_ns(&self) -> Option<u64> {
+        self.oldest_ns.values().max().copied()
     }
 }

@@ -13,7 +13,7 @@ mod recorded;
 mod tests;
 mod viz;
 
-pub(crate) use compare::compare;
+pub(crate) use compare::{BY_PLACE, compare, limits};
 pub(crate) use error::FileError;
 pub(crate) use kept::SnapshotFile;
 

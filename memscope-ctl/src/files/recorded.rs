@@ -71,6 +71,7 @@ impl Read {
                 path: path.to_owned(),
                 image: None,
                 as_of_ns: None,
+                traced_from_ns: None,
                 segments: Vec::new(),
                 stacks: Vec::new(),
                 coverage: Vec::new(),

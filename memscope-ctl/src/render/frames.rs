@@ -38,12 +38,11 @@ impl<'a> Frame<'a> {
             name: &line.name,
             file: &line.file,
             line: line.line,
-            is_native: is_compiled(&line.file),
+            is_native: memscope_units::is_compiled(&line.name, &line.file, line.line.into()),
         }
     }
 
-    /// Parses `name (file:line)`. A frame whose file is no Python file (`.py`, or a name such as `<stdin>`) is taken
-    /// for compiled code.
+    /// Parses `name (file:line)`.
     fn parse(text: &'a str) -> Frame<'a> {
         // The file begins with `/` or `<`; names and paths may contain parentheses of their own.
         let begins = |mark: &str| text.find(mark);
@@ -66,7 +65,7 @@ impl<'a> Frame<'a> {
             name,
             file,
             line,
-            is_native: is_compiled(file),
+            is_native: memscope_units::is_compiled(name, file, line.into()),
         }
     }
 
@@ -105,9 +104,7 @@ impl<'a> Frame<'a> {
 
     /// Whether the frame is not the program's own code.
     fn is_library(&self) -> bool {
-        self.is_native
-            || self.file.starts_with("<frozen ")
-            || short_file(self.file).len() < self.file.len()
+        self.is_native || !memscope_units::is_own(self.name, self.file)
     }
 
     /// Name of the library: the first part of its path below the folder of installed packages.
@@ -117,11 +114,6 @@ impl<'a> Frame<'a> {
         let (library, _) = short.split_once('/')?;
         is_short.then_some(library)
     }
-}
-
-/// Whether a file is taken for compiled code: it is no Python file (`.py`, or a name such as `<stdin>`).
-fn is_compiled(file: &str) -> bool {
-    !file.ends_with(".py") && !file.starts_with('<')
 }
 
 /// A path without the folder in which its library is installed.
@@ -387,8 +379,9 @@ mod tests {
             "c10::alloc(int, (anonymous)) (/torch/c10.cpp:5)",
             "<listcomp> (<stdin>:1)",
             "main (/home/a (b)/t.py:7)",
+            "<module> (/home/ada/bin/trainer:3)",
         ];
-        let lines = folded(&frames.map(str::to_owned), 6);
+        let lines = folded(&frames.map(str::to_owned), 7);
         assert_eq!(
             lines,
             [
@@ -397,6 +390,7 @@ mod tests {
                 "… 3 more",
                 "<listcomp>  <stdin>:1",
                 "main        /home/a (b)/t.py:7",
+                "<module>    /home/ada/bin/trainer:3",
             ]
         );
     }

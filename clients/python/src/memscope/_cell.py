@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _drawing, client, frames, v1, views
 from ._errors import DaemonError
@@ -17,18 +16,31 @@ if TYPE_CHECKING:
 _KINDS = ["report", "trace", "mark"]
 #: Seconds within which the stream of events must have told everything that happened before the end.
 _PATIENCE = 30.0
-#: What the path of a library's file has in it. This package is one, wherever it lies.
-_LIBRARIES = (
-    "/site-packages/",
-    "/dist-packages/",
-    "/lib/python3",
-    "/lib64/python3",
-    "<frozen ",
-    str(Path(__file__).parent) + "/",
-)
+#: What the path of a library's file has in it.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
+#: What Python calls the files of code that a person typed. `<string>` is also what a dataclass generates: methods with two underscores.
+_TYPED = ("<ipython-input-", "<python-input-", "<stdin>", "<console>", "<string>")
 
-#: A device and the frames of a stack, innermost first, each as function, file and line; and why there are none.
-Stack = tuple[Any, tuple[tuple[str, str, int], ...], Any]
+
+class _Frame(NamedTuple):
+    name: str
+    file: str
+    line: int
+    is_python: bool = True
+
+    def is_own(self) -> bool:
+        """Whether it is a line of Python of the program itself: neither of an installed package nor of Python's own library. The rule is
+        that of `is_own` in crates/units, whose table of cases the tests go through."""
+        if not self.is_python or not self.line:
+            return False
+        if self.file.startswith("<"):
+            is_generated = self.file.startswith("<string>") and self.name.startswith("__")
+            return not is_generated and self.file.startswith(_TYPED)
+        return not any(part in self.file for part in _LIBRARIES)
+
+
+#: A device and the frames of a stack, innermost first; and why there are none.
+Stack = tuple[Any, tuple[_Frame, ...], Any]
 
 
 class _Peaks:
@@ -107,7 +119,9 @@ def _by_stack(session: Session, pid: int) -> tuple[dict[Stack, tuple[int, ...]],
         answer = session.daemon.stacks(pid, view=view, by=v1.STACK_GROUPING_STACK)
         omitted = max(omitted, answer.omitted)
         strings = answer.strings
-        named = [(strings[one.name], strings[one.file], one.line) for one in answer.frames]
+        named = [
+            _Frame(strings[one.name], strings[one.file], one.line, one.kind != v1.FRAME_KIND_NATIVE) for one in answer.frames
+        ]
         for row in answer.rows:
             device = row.device if row.HasField("device") else None
             missing = row.missing if row.HasField("missing") else None
@@ -229,7 +243,7 @@ class Measured:
                 # It may be one of those that did not fit into the answer: nothing is known of what it did.
                 continue
             # What was not in the answer before may not have had room in it, but for lines of code that had not run before.
-            is_new = any(where == new_file for _, where, _ in key[1])
+            is_new = any(frame.file == new_file for frame in key[1])
             if self._omitted and key not in self._stacks and not is_new:
                 unknown += 1
                 continue
@@ -241,7 +255,7 @@ class Measured:
             went, went_count = max(0, came - left), max(0, came_count - left_count)
             found_bytes += max(0, left - came)
             device, found, missing = key
-            line = next((line for _, where, line in found if where == file), None)
+            line = next((frame.line for frame in found if frame.file == file), None)
             place = None if line else _elsewhere(found, missing)
             row = sums.setdefault((device, line, place), [0] * 6)
             numbers = (came, came_count, went, went_count, left, now[4])
@@ -256,18 +270,16 @@ class Measured:
         return sorted(rows, key=lambda row: (row[1] is None, row[1] or 0, -row[4])), found_bytes, unknown
 
 
-def _own(found: tuple[tuple[str, str, int], ...]) -> tuple[str, str, int]:
-    """The innermost frame that is no library's, else the innermost one. Cells are the program's own, also in a terminal, where their
-    files have names such as `<ipython-input-1-…>`."""
-    own = [one for one in found if not any(part in one[1] for part in _LIBRARIES)]
-    return (own or found)[0]
+def _own(found: tuple[_Frame, ...]) -> _Frame:
+    """The innermost frame of the program's own, else the innermost one."""
+    return next((one for one in found if one.is_own()), found[0])
 
 
-def _elsewhere(found: tuple[tuple[str, str, int], ...], missing: Any) -> str:
+def _elsewhere(found: tuple[_Frame, ...], missing: Any) -> str:
     """Where a stack is that does not come through the code."""
     if not found:
         return f"({missing or 'no frames'})"
-    name, file, line = _own(found)
+    name, file, line, _ = _own(found)
     return f"{name} {file}:{line}" if file and line else name or file
 
 
@@ -277,7 +289,7 @@ def by_own_line(session: Session, pid: int) -> views.View:
     sums: dict[tuple[Any, Any, Any, Any, Any], list[int]] = {}
     for (device, found, missing), (allocated, allocated_count, live, live_count, peak) in stacks.items():
         # Code that is no Python has no file or no line.
-        place = (*(word or None for word in _own(found)), None) if found else (None, None, None, missing)
+        place = (*(word or None for word in _own(found)[:3]), None) if found else (None, None, None, missing)
         row = sums.setdefault((device, *place), [0] * 6)
         for index, value in enumerate((1, live, live_count, peak, allocated, allocated_count)):
             row[index] += value

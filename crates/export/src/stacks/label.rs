@@ -29,11 +29,9 @@ pub(super) fn owner(frame: &Frame) -> Owner {
     if frame.kind == FrameKind::Native {
         return Owner::Native;
     }
-    let frozen = frame.file.starts_with("<frozen ");
-    if frozen || short_file(&frame.file).len() < frame.file.len() {
-        Owner::Library
-    } else {
-        Owner::Program
+    match memscope_units::is_own(&frame.name, &frame.file) {
+        true => Owner::Program,
+        false => Owner::Library,
     }
 }
 
@@ -211,6 +209,7 @@ mod tests {
         assert_eq!(of(Python, "/home/ada/train.py"), Owner::Program);
         assert_eq!(of(Python, "<string>"), Owner::Program);
         assert_eq!(of(Python, "<frozen runpy>"), Owner::Library);
+        assert_eq!(of(Python, "<eval_with_key>.3"), Owner::Library);
         assert_eq!(
             of(Python, "/v/site-packages/torch/_tensor.py"),
             Owner::Library

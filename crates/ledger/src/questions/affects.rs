@@ -248,6 +248,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             Effect::at_least(&[History, Driver, Regions]),
         ),
         (&["import_no_trace"], Effect::at_least(&[History])),
+        (&["matched_by_place"], Effect::either_way(&[Blocks])),
         (
             &["import_sizes_rounded", "import_contradictions"],
             Effect::either_way(&[History]),

@@ -40,11 +40,12 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Whether it belongs to the program itself: Python code in a file that is neither in an installed package nor in
-    /// Python's own library.
+    /// Whether it belongs to the program itself: Python code that is neither in an installed package nor in Python's own library.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.kind == FrameKind::Python && self.line > 0 && memscope_units::is_own_file(&self.file)
+        self.kind == FrameKind::Python
+            && self.line > 0
+            && memscope_units::is_own(&self.name, &self.file)
     }
 }
 

@@ -6,7 +6,7 @@
 //! is sent when the object dies replaces it.
 
 use crate::config::table_bytes;
-use crate::event::{Body, CodeName, NativeName, StackRef, StackSeen};
+use crate::event::{Body, CodeName, INTERPRETER, NativeName, StackRef, StackSeen};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, FrameKind, MISSING, Stack, Tally};
 use serde::{Deserialize, Serialize};
@@ -746,9 +746,6 @@ impl Stacks {
         })
     }
 }
-
-/// Name of the interpreter's function that executes Python code.
-const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 
 /// Adds the frame of an address of compiled code, and those of functions inlined there.
 fn native(address: u64, name: Option<&Arc<NativeName>>, frames: &mut Vec<Frame>) {

@@ -265,7 +265,7 @@ impl<E> Log<'_, E> {
         if let Some(new) = new {
             self.tell(Body::Stack(Box::new(new.seen)))?;
             for name in new.names {
-                self.tell(Body::Code(Box::new(name)))?;
+                self.tell(name)?;
             }
         }
         Ok(stack)

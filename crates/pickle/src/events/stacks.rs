@@ -1,10 +1,12 @@
 //! The stacks of a snapshot, as the ledger takes stacks.
 //!
-//! A snapshot has names but no addresses of code, so each different frame gets a made-up address. Frames of compiled code are
-//! among those of Python, in the order in which PyTorch has them.
+//! A snapshot has names but no addresses of code, so each different frame gets a made-up address. PyTorch's recorder has frames of
+//! compiled code among those of Python and does not say which are which; their names and files tell.
 
 use crate::reader::{Pickle, Value};
-use memscope_ledger::event::{CodeName, StackRef, StackSeen};
+use memscope_ledger::event::{
+    Body, CodeName, INTERPRETER, NativeFunction, NativeName, StackRef, StackSeen,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use std::sync::Arc;
 const FIRST_IDENTITY: u64 = 0x100;
 /// Distance between made-up code addresses.
 const APART: u64 = 0x1000;
+/// The made-up address of the interpreter where it executes frames of Python.
+const EXECUTES: u64 = 1;
 /// Bytes of the longest name of a function or a file that is told whole: a million frames may have one name of many MiB.
 const LONGEST: usize = 4096;
 
@@ -19,17 +23,29 @@ const LONGEST: usize = 4096;
 #[derive(Debug)]
 pub(super) struct New {
     pub(super) seen: StackSeen,
-    pub(super) names: Vec<CodeName>,
+    /// Names of Python's code and of compiled code that no stack had before.
+    pub(super) names: Vec<Body>,
 }
 
 /// A frame: name and file as the pickle's values, and the line.
 type Frame = (Option<u32>, Option<u32>, u32);
 
+/// What a frame is, with the made-up address of its code.
+#[derive(Clone, Copy, Debug)]
+enum Code {
+    Python(u64),
+    Compiled(u64),
+    /// The interpreter's function that executes Python code.
+    Interpreter(u64),
+}
+
 /// The stacks and frames that have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     stacks: crate::Stacks<Frame>,
-    codes: HashMap<Frame, u64>,
+    codes: HashMap<Frame, Code>,
+    /// The ledger was told what is at [`EXECUTES`].
+    executes: bool,
 }
 
 impl Stacks {
@@ -49,18 +65,21 @@ impl Stacks {
         for frame in stack.iter() {
             let next = (self.codes.len() as u64 + 1) * APART;
             let code = *self.codes.entry(*frame).or_insert_with(|| {
-                names.push(name(pickle, next, *frame));
-                next
+                let (code, name) = named(pickle, next, *frame);
+                names.push(name);
+                code
             });
-            codes.push((code, 0));
+            codes.push(code);
         }
         let list = frames.and_then(|frames| pickle.list(frames));
         let seen = StackSeen {
             id,
-            frames: codes,
             truncated: list.is_some_and(|list| list.len() > stack.len()),
-            ..StackSeen::default()
+            ..in_order(&codes)
         };
+        if seen.natives.contains(&EXECUTES) && !std::mem::replace(&mut self.executes, true) {
+            names.push(compiled(EXECUTES, INTERPRETER.into(), "".into(), 0));
+        }
         (StackRef::Id(id), Some(New { seen, names }))
     }
 }
@@ -75,7 +94,40 @@ fn frame(pickle: &Pickle, value: Value) -> Frame {
     (text("name"), text("filename"), line)
 }
 
-fn name(pickle: &Pickle, code: u64, (name, file, line): Frame) -> CodeName {
+/// The frames of both kinds as the ledger takes them: each run of Python's is where the interpreter stands among the compiled ones.
+fn in_order(codes: &[Code]) -> StackSeen {
+    let mut seen = StackSeen::default();
+    let mut rest = codes
+        .iter()
+        .filter(|code| matches!(code, Code::Python(_)))
+        .count();
+    let is_mixed = rest < codes.len();
+    let mut executes = false;
+    for code in codes {
+        match *code {
+            Code::Python(code) => {
+                rest -= 1;
+                if is_mixed && !executes {
+                    seen.natives.push(EXECUTES);
+                }
+                executes = true;
+                seen.frames.push((code, 0));
+            }
+            // The frames of Python that it executes stand for it.
+            Code::Interpreter(_) if rest > 0 => {}
+            Code::Compiled(code) | Code::Interpreter(code) => {
+                if std::mem::take(&mut executes) {
+                    seen.entries.push(seen.frames.len() as u32 - 1);
+                }
+                seen.natives.push(code);
+            }
+        }
+    }
+    seen
+}
+
+/// What a frame is, and its name for the ledger.
+fn named(pickle: &Pickle, code: u64, (name, file, line): Frame) -> (Code, Body) {
     let text = |number: Option<u32>| {
         let text = number.and_then(|number| pickle.text(Value::Text(number)));
         let text = text.unwrap_or_default();
@@ -84,13 +136,30 @@ fn name(pickle: &Pickle, code: u64, (name, file, line): Frame) -> CodeName {
                 .unwrap_or_default(),
         )
     };
-    CodeName {
+    let (name, file): (Arc<str>, Arc<str>) = (text(name), text(file));
+    if memscope_units::is_compiled(&name, &file, line.into()) {
+        let kind = match name.starts_with(INTERPRETER) {
+            true => Code::Interpreter(code),
+            false => Code::Compiled(code),
+        };
+        return (kind, compiled(code, name, file, line));
+    }
+    let name = CodeName {
         code,
-        name: text(name),
-        file: text(file),
+        name,
+        file,
         first_line: line,
         unit: 1,
         lines: vec![(0, line)],
         ..CodeName::default()
-    }
+    };
+    (Code::Python(code), Body::Code(Box::new(name)))
+}
+
+fn compiled(address: u64, name: Arc<str>, file: Arc<str>, line: u32) -> Body {
+    Body::Native(Box::new(NativeName {
+        address,
+        functions: vec![NativeFunction { name, file, line }],
+        ..NativeName::default()
+    }))
 }

@@ -137,12 +137,7 @@ impl Diff {
         let before = files::read(before, pid, timeout).await?;
         let after = files::read(after, pid, timeout).await?;
         let (matched_by, compared) = files::compare(&before, &after, self.same_process);
-        let mut coverage = before.coverage.clone();
-        let new = after
-            .coverage
-            .iter()
-            .filter(|note| !before.coverage.contains(note));
-        coverage.extend(new.cloned());
+        let coverage = files::limits(&before, &after, &compared);
         if session.global.strict {
             let has_stacks = self.by == DiffBy::Stack || session.global.json;
             let kinds: &[&str] = match has_stacks {

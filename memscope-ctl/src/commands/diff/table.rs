@@ -1,6 +1,6 @@
 //! Formats differences as tables.
 
-use crate::files::SnapshotFile;
+use crate::files::{BY_PLACE, SnapshotFile};
 use crate::render::frames::folded;
 use crate::render::table::{Column, table};
 use crate::render::{Known, coverage};
@@ -63,6 +63,13 @@ pub(super) fn files(
 }
 
 fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
+    // Blocks that were taken for one change no total: less came and went by as much as more stayed.
+    let (matching, of_files): (Vec<_>, Vec<_>) = notes
+        .iter()
+        .cloned()
+        .partition(|note| note.code == BY_PLACE);
+    let notes = &of_files[..];
+    let by_place = !matching.is_empty();
     let known = Known::of(notes, &["totals", "blocks"]);
     let reserved = Known::of(notes, &["totals"]);
     let mut text = String::new();
@@ -72,8 +79,13 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
             _ => "What was held at either moment is not known: the notes below say why.\n",
         });
     }
-    let amount_of =
-        |one: v1::Amount| known.say(format!("{} in {}", bytes(one.bytes), grouped(one.count)));
+    let amount_of = |one: v1::Amount, bound: &str| {
+        let number = format!("{} in {}", bytes(one.bytes), grouped(one.count));
+        match (known, by_place) {
+            (Known::Exactly, true) => format!("{bound} {number}"),
+            _ => known.say(number),
+        }
+    };
     for one in devices {
         let (came, went, stayed) = (amount(one.came), amount(one.went), amount(one.stayed));
         text.push_str(&format!(
@@ -83,13 +95,17 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
             known.say(bytes(one.allocated_after_bytes)),
             reserved.say(bytes(one.reserved_before_bytes)),
             reserved.say(bytes(one.reserved_after_bytes)),
-            amount_of(came),
-            amount_of(went),
-            amount_of(stayed),
+            amount_of(came, "at least"),
+            amount_of(went, "at least"),
+            amount_of(stayed, "at most"),
         ));
     }
-    if known != Known::Exactly && !devices.is_empty() {
-        text.push_str("\nOf the blocks that are known:\n");
+    if !devices.is_empty() {
+        text.push_str(match (known, by_place) {
+            (Known::Exactly, false) => "",
+            (Known::Exactly, true) => "\nAs places and stacks of blocks tell it:\n",
+            _ => "\nOf the blocks that are known:\n",
+        });
     }
     text
 }

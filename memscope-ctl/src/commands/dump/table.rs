@@ -260,7 +260,10 @@ const FRAMES: usize = 2;
 pub(super) fn line(stack: &str) -> String {
     let own: Vec<String> = stack
         .lines()
-        .filter(|line| memscope_units::is_own_file(line))
+        .filter(|line| {
+            let function = line.rsplit_once("): ").map_or("", |(_, function)| function);
+            memscope_units::is_own(function, line)
+        })
         .take(FRAMES)
         .map(frame)
         .collect();

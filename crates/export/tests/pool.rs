@@ -48,12 +48,20 @@ proptest! {
         parts in prop::collection::vec((1u64..5000, prop::option::of(0u64..200_000), any::<bool>(), 0u8..3), 0..60),
         earlier in prop::collection::vec((1u64..5000, prop::option::of(0u64..200_000), any::<bool>(), 0u8..3), 0..20),
         compare in any::<bool>(),
+        without_address in any::<bool>(),
     ) {
-        let (now, before) = (snapshot(&parts), snapshot(&earlier));
+        let (mut now, mut before) = (snapshot(&parts), snapshot(&earlier));
+        if without_address {
+            // Memory that is mapped nowhere is divided as well.
+            for snapshot in [&mut now, &mut before] {
+                snapshot.unmapped.extend(snapshot.segments.pop());
+            }
+        }
         let described = devices(&now, compare.then_some(&before));
         for device in described {
             let blocks = |snapshot: &SnapshotReport, state| -> Vec<SnapshotBlock> {
-                let segments = snapshot.segments.iter().filter(|s| s.device == device.device);
+                let segments = snapshot.segments.iter().chain(&snapshot.unmapped);
+                let segments = segments.filter(|s| s.device == device.device);
                 segments.flat_map(|s| s.blocks.clone()).filter(|b| b.state == state).collect()
             };
             let live = blocks(&now, BlockState::Active);

@@ -221,7 +221,10 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["layout_not_read", "pool_ids_unknown"],
             Effect::either_way(&[Layout, Segments]),
         ),
-        (&["segments_unknown"], Effect::at_least(&[Layout, Segments])),
+        (
+            &["physical_not_shown", "segments_unknown"],
+            Effect::at_least(&[Layout, Segments]),
+        ),
         (
             &["pool_device_unknown"],
             Effect::either_way(&[Totals, Blocks, History, Growth]),

@@ -50,7 +50,8 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     all.all().into_iter().map(Into::into).collect()
 }
 
-/// All notes of a process for a snapshot: also says on which devices it was put together from events without a reading.
+/// All notes of a process for a snapshot: also says on which devices it was put together from events without a reading,
+/// and what has no place in it.
 pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
     let mut all = notes(process);
     let unread: Vec<String> = process
@@ -69,6 +70,31 @@ pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
             ),
         };
         all.push(note.into());
+    }
+    if process.source() == Source::Driver {
+        let placed = process.driver.vmm.placed();
+        let unmapped = placed.unmapped.iter();
+        let bytes = unmapped.fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        let mut parts = Vec::new();
+        if bytes > 0 {
+            parts.push(format!(
+                "{} of physical memory are mapped at no address, so they are among the sums and in no segment",
+                memscope_units::bytes(bytes)
+            ));
+        }
+        if placed.again > 0 {
+            parts.push(format!(
+                "physical memory is mapped at {} more addresses; it is shown at its first one only",
+                placed.again
+            ));
+        }
+        if !parts.is_empty() {
+            let note = CoverageNote {
+                code: "physical_not_shown".to_owned(),
+                text: parts.join("; "),
+            };
+            all.push(note.into());
+        }
     }
     all
 }

@@ -329,11 +329,15 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
             Source::Driver => "totals_inexact_after_loss",
             Source::Pool => "driver_inexact_after_loss",
         };
+        let gone = match driver_gone {
+            0 => String::new(),
+            gone => format!(", and {gone} turned out to have been freed unseen"),
+        };
         say(
             code,
             format!(
-                "{driver_gone} allocations of the runtime and the driver turned out to have been \
-                 freed unseen: sums of these allocations may be off by what was lost"
+                "allocations and frees of the runtime and the driver may be missing{gone}: sums of these \
+                 allocations may be off by what was lost"
             ),
         );
     }

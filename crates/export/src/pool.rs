@@ -143,17 +143,19 @@ impl Making {
         count(&mut share.segments, segment.size);
         let mut idle = true;
         for block in &segment.blocks {
+            if block.state != BlockState::Inactive {
+                match block.requested {
+                    Some(bytes) => {
+                        let sum = self.requested.get_or_insert(0);
+                        *sum = sum.saturating_add(bytes);
+                    }
+                    None => self.unknown = true,
+                }
+            }
             match block.state {
                 BlockState::Active => {
                     count(&mut done.allocated, block.size);
                     count(&mut share.allocated, block.size);
-                    match block.requested {
-                        Some(bytes) => {
-                            let sum = self.requested.get_or_insert(0);
-                            *sum = sum.saturating_add(bytes);
-                        }
-                        None => self.unknown = true,
-                    }
                     let class = self.classes.entry(class_of(block.size)).or_default();
                     add(class, block, now_ns);
                 }

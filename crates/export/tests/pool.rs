@@ -77,7 +77,7 @@ proptest! {
             prop_assert_eq!(pair(device.pending), (pending.len() as u64, sum(&pending)));
             prop_assert_eq!(device.reserved_bytes, sum(&live) + sum(&free) + sum(&pending));
             prop_assert_eq!(device.largest_free_bytes, free.iter().map(|b| b.size).max().unwrap_or(0));
-            let requested: Option<u64> = live.iter().map(|b| b.requested).sum();
+            let requested: Option<u64> = live.iter().chain(&pending).map(|b| b.requested).sum();
             prop_assert_eq!(device.requested_bytes, requested);
             let reserved = device.reserved_bytes.max(1) as f64;
             let squares: f64 = free.iter().map(|b| (b.size as f64 / reserved).powi(2)).sum();

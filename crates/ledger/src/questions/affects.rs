@@ -255,6 +255,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         // Stacks are missing or inexact.
         (
             &[
+                "came_unseen",
                 "no_python_stacks",
                 "no_native_stacks",
                 "stacks_sampled",

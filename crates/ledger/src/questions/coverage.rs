@@ -27,6 +27,7 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     from_attach(process, &mut say);
     from_loss(process, &mut say);
     from_readings(process, &mut say);
+    from_found(process, &mut say);
     from_pool(process, &mut say);
     from_driver(process, &mut say);
     from_regions(process, &mut say);
@@ -364,6 +365,39 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
         ));
     }
     say("inexact_after_loss", text);
+}
+
+/// Blocks that a reading shows and that were not seen to come.
+fn from_found(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let mut found = Vec::new();
+    let mut mixed = false;
+    for row in process.visible_devices() {
+        let read = &row.pool.read;
+        mixed |= read.is_mixed();
+        if read.found_blocks > 0 {
+            found.push(format!(
+                "{} in {} blocks on {}",
+                memscope_units::bytes(read.found_bytes),
+                read.found_blocks,
+                words::device(row.ordinal)
+            ));
+        }
+    }
+    if found.is_empty() {
+        return;
+    }
+    let (when, what) = match (process.facts.level, mixed) {
+        (Some(Level::Read), _) => ("between two readings", "which stacks allocated them is"),
+        (_, true) => (
+            "while records were lost, or were there before the attach",
+            "their ages and stacks are",
+        ),
+        (_, false) => ("while records were lost", "their ages and stacks are"),
+    };
+    say(
+        "came_unseen",
+        format!("{} came {when}: {what} not known", found.join(", ")),
+    );
 }
 
 /// Notes on readings that were refused. They last until a later reading is taken over.

@@ -254,7 +254,7 @@ fn the_division_of_the_pool() {
     let said = daemon.ctl(&["pool", "--pid", &pid]);
     let text = said.text();
     assert!(
-        text.contains("fragmentation") && text.contains("BEFORE ATTACH"),
+        text.contains("fragmentation") && text.contains("AGE UNKNOWN"),
         "{text}"
     );
     torch.finish();

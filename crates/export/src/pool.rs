@@ -69,14 +69,14 @@ fn failed(report: &SnapshotReport) -> Vec<FailedAllocation> {
 /// compare with.
 pub fn devices(report: &SnapshotReport, before: Option<&SnapshotReport>) -> Vec<DevicePool> {
     let mut devices: BTreeMap<i32, Making> = BTreeMap::new();
-    for segment in &report.segments {
+    for segment in report.segments.iter().chain(&report.unmapped) {
         devices
             .entry(segment.device)
             .or_default()
             .add(segment, report.as_of.boot_ns);
     }
     if let Some(before) = before {
-        for segment in &before.segments {
+        for segment in before.segments.iter().chain(&before.unmapped) {
             let making = devices.entry(segment.device).or_default();
             for block in in_use(segment) {
                 let class = making.classes.entry(class_of(block.size)).or_default();
@@ -143,17 +143,19 @@ impl Making {
         count(&mut share.segments, segment.size);
         let mut idle = true;
         for block in &segment.blocks {
+            if block.state != BlockState::Inactive {
+                match block.requested {
+                    Some(bytes) => {
+                        let sum = self.requested.get_or_insert(0);
+                        *sum = sum.saturating_add(bytes);
+                    }
+                    None => self.unknown = true,
+                }
+            }
             match block.state {
                 BlockState::Active => {
                     count(&mut done.allocated, block.size);
                     count(&mut share.allocated, block.size);
-                    match block.requested {
-                        Some(bytes) => {
-                            let sum = self.requested.get_or_insert(0);
-                            *sum = sum.saturating_add(bytes);
-                        }
-                        None => self.unknown = true,
-                    }
                     let class = self.classes.entry(class_of(block.size)).or_default();
                     add(class, block, now_ns);
                 }

@@ -48,12 +48,20 @@ proptest! {
         parts in prop::collection::vec((1u64..5000, prop::option::of(0u64..200_000), any::<bool>(), 0u8..3), 0..60),
         earlier in prop::collection::vec((1u64..5000, prop::option::of(0u64..200_000), any::<bool>(), 0u8..3), 0..20),
         compare in any::<bool>(),
+        without_address in any::<bool>(),
     ) {
-        let (now, before) = (snapshot(&parts), snapshot(&earlier));
+        let (mut now, mut before) = (snapshot(&parts), snapshot(&earlier));
+        if without_address {
+            // Memory that is mapped nowhere is divided as well.
+            for snapshot in [&mut now, &mut before] {
+                snapshot.unmapped.extend(snapshot.segments.pop());
+            }
+        }
         let described = devices(&now, compare.then_some(&before));
         for device in described {
             let blocks = |snapshot: &SnapshotReport, state| -> Vec<SnapshotBlock> {
-                let segments = snapshot.segments.iter().filter(|s| s.device == device.device);
+                let segments = snapshot.segments.iter().chain(&snapshot.unmapped);
+                let segments = segments.filter(|s| s.device == device.device);
                 segments.flat_map(|s| s.blocks.clone()).filter(|b| b.state == state).collect()
             };
             let live = blocks(&now, BlockState::Active);
@@ -69,7 +77,7 @@ proptest! {
             prop_assert_eq!(pair(device.pending), (pending.len() as u64, sum(&pending)));
             prop_assert_eq!(device.reserved_bytes, sum(&live) + sum(&free) + sum(&pending));
             prop_assert_eq!(device.largest_free_bytes, free.iter().map(|b| b.size).max().unwrap_or(0));
-            let requested: Option<u64> = live.iter().map(|b| b.requested).sum();
+            let requested: Option<u64> = live.iter().chain(&pending).map(|b| b.requested).sum();
             prop_assert_eq!(device.requested_bytes, requested);
             let reserved = device.reserved_bytes.max(1) as f64;
             let squares: f64 = free.iter().map(|b| (b.size as f64 / reserved).powi(2)).sum();

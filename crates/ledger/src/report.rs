@@ -299,6 +299,9 @@ pub struct SnapshotReport {
     pub as_of: AsOf,
     /// Segments, ordered by device and address.
     pub segments: Vec<SnapshotSegment>,
+    /// Without a pool: physical memory that is mapped at no address, ordered by device. Each piece is a segment with one block,
+    /// whose addresses are 0.
+    pub unmapped: Vec<SnapshotSegment>,
     /// The last entries of the trace, oldest first.
     pub trace: Vec<SnapshotTrace>,
     /// Number of earlier trace entries that are no longer kept.

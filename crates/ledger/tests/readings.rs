@@ -8,8 +8,9 @@ use common::pictures::*;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
+use memscope_ledger::{Answer, inexact};
 use memscope_ledger::{Ledger, LedgerConfig};
-use memscope_proto::v1::StepsRequest;
+use memscope_proto::v1::{LeaksRequest, LeaksResponse, StepsRequest};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -21,6 +22,8 @@ struct Run {
     dice: Dice,
     losses: bool,
     counts: Counts,
+    /// What lived at the attach.
+    before: BTreeMap<u64, Live>,
 }
 
 impl Run {
@@ -80,16 +83,19 @@ fn check(run: &Run, ledger: &Ledger) -> Result<(), TestCaseError> {
         prop_assert_eq!(found.allocated_bytes, Some(sim.allocated(number)));
         prop_assert_eq!(found.reserved_bytes, Some(sim.reserved(number)));
         let of_device = || sim.live.values().filter(|b| b.device == number);
-        let sum = |bytes: fn(&Live) -> u64| Some(of_device().map(bytes).sum::<u64>());
         prop_assert_eq!(found.live_blocks, of_device().count() as u64);
-        prop_assert_eq!(found.requested_bytes, sum(|b| b.requested));
-        let pending = sim.pending.values().filter(|b| b.device == number);
+        let pending = || sim.pending.values().filter(|b| b.device == number);
+        let requested = of_device().chain(pending()).map(|b| b.requested);
+        prop_assert_eq!(found.requested_bytes, Some(requested.sum()));
         prop_assert_eq!(
             found.pending_free_bytes,
-            Some(pending.map(|b| b.rounded).sum())
+            Some(pending().map(|b| b.rounded).sum())
         );
         if run.losses {
-            prop_assert!(found.baseline_bytes <= found.allocated_bytes);
+            let before = run.before.iter().filter(|(_, b)| b.device == number);
+            let still = before.filter(|(addr, b)| is_as(sim.live.get(addr), b));
+            let most = still.map(|(_, b)| b.rounded).sum();
+            prop_assert!(found.baseline_bytes <= Some(most), "{:?}", found);
             continue;
         }
         let (allocs, frees) = run.counts.get(&number).copied().unwrap_or_default();
@@ -103,13 +109,23 @@ fn check(run: &Run, ledger: &Ledger) -> Result<(), TestCaseError> {
         prop_assert_eq!(found.sizes.as_ref().unwrap().count, allocs);
     }
     for block in snapshot.segments.iter().flat_map(|s| &s.blocks) {
-        if let Some(live) = sim.live.get(&block.addr)
-            && !live.told
-        {
+        let live = sim.live.get(&block.addr);
+        if live.is_some_and(|live| !live.told) {
             prop_assert_eq!(block.since_ns, 0, "its age is not known");
+        }
+        let stack = &snapshot.stacks[block.stack as usize];
+        if block.state == BlockState::Active && stack.missing == Some("before_attach") {
+            // Of two blocks of the same sizes at one address, no reading can tell that the first one went in a gap.
+            let before = run.before.get(&block.addr);
+            prop_assert!(before.is_some_and(|before| is_as(live, before)));
         }
     }
     Ok(())
+}
+
+/// Whether a block is as large as one that lived at its address before.
+fn is_as(live: Option<&Live>, before: &Live) -> bool {
+    live.is_some_and(|live| (live.rounded, live.requested) == (before.rounded, before.requested))
 }
 
 proptest! {
@@ -134,11 +150,12 @@ proptest! {
         sim.expandable = expandable;
         sim.driver_calls = driver_calls;
         sim.attached = false;
-        let mut run = Run { sim, dice: Dice(seed), losses, counts: Counts::new() };
+        let mut run = Run { sim, dice: Dice(seed), losses, counts: Counts::new(), before: BTreeMap::new() };
         for _ in 0..before {
             run.step();
         }
         run.sim.attached = true;
+        run.before = run.sim.live.iter().map(|(addr, block)| (*addr, *block)).collect();
         let mut ledger = attached(Level::Trace, before == 0, run.sim.time);
         for round in 0..=u32::from(again) {
             run.losses = losses;
@@ -177,6 +194,7 @@ proptest! {
         prop_assert_eq!(has_note(&notes, "records_lost"), run.sim.lost > 0);
         let old = stats(&ledger).devices.iter().any(|d| d.baseline_blocks > Some(0));
         prop_assert_eq!(has_note(&notes, "baseline_read"), old && before > 0);
+        prop_assert!(run.sim.lost > 0 || !has_note(&notes, "came_unseen"), "{:?}", notes);
     }
 
     /// At level `blocks` no event shows segments and pending frees; blocks and sums are exact.
@@ -187,11 +205,13 @@ proptest! {
         until_reading in 0u64..60,
         until_applied in 0u64..60,
         losses in any::<bool>(),
+        expandable in any::<bool>(),
     ) {
         let mut sim = Sim::new(Mode::Reports);
+        sim.expandable = expandable;
         sim.driver_calls = true;
         sim.attached = false;
-        let mut run = Run { sim, dice: Dice(seed), losses, counts: Counts::new() };
+        let mut run = Run { sim, dice: Dice(seed), losses, counts: Counts::new(), before: BTreeMap::new() };
         for _ in 0..before {
             run.step();
         }
@@ -279,6 +299,11 @@ fn the_baseline_is_named_and_falls() {
 fn nobody_probes_and_readings_follow_one_another() {
     let (mut sim, mut ledger, mut addrs) = late(5);
     sim.attached = false;
+    let before: BTreeMap<u64, Live> = sim
+        .live
+        .iter()
+        .map(|(addr, block)| (*addr, *block))
+        .collect();
     for round in 0..4u64 {
         sim.time += MS;
         if round > 0 {
@@ -292,6 +317,7 @@ fn nobody_probes_and_readings_follow_one_another() {
             dice: Dice(1),
             losses: true,
             counts: Counts::new(),
+            before: before.clone(),
         };
         check(&run, &ledger).unwrap();
         sim = run.sim;
@@ -321,9 +347,124 @@ fn a_reading_from_before_a_loss_is_too_old() {
     tell(&mut ledger, sim.time, sim.reading(0, 100));
     let found = device(&ledger, 0);
     assert_eq!((found.readings, found.readings_refused), (1, 1));
-    assert_eq!(found.baseline_blocks, Some(2));
+    assert_eq!(
+        note(&ledger, "came_unseen").as_deref(),
+        Some(
+            "2.00 KiB in 2 blocks on device 0 came while records were lost, or were there before the attach: their \
+             ages and stacks are not known"
+        )
+    );
+    assert_eq!((found.baseline_bytes, found.baseline_blocks), (None, None));
+    assert_eq!(note(&ledger, "baseline_read"), None);
     assert_eq!(note(&ledger, "reading_too_old"), None);
     assert_eq!(stats(&ledger).gaps.len(), 1, "the gap stays");
+    for addr in &addrs[1..] {
+        sim.time += MS;
+        sim.free(*addr, false);
+    }
+    sim.feed(&mut ledger);
+    assert_eq!(note(&ledger, "came_unseen"), None);
+    let found = device(&ledger, 0);
+    assert_eq!(
+        (found.baseline_bytes, found.baseline_blocks),
+        (Some(0), Some(0))
+    );
+}
+
+/// An entry that arrives after the reading that has its block says when the block came, and from which stack.
+#[test]
+fn a_late_entry_tells_the_stack_of_a_block_that_was_read() {
+    let (mut sim, mut ledger, _) = late(1);
+    sim.stack = StackRef::NoPython;
+    let addr = sim.alloc(0, 0, 3 * MIB);
+    let waiting = std::mem::take(&mut sim.out);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    assert_eq!(device(&ledger, 0).baseline_blocks, Some(2));
+    for event in &waiting {
+        ledger.apply(event);
+    }
+    assert_eq!(device(&ledger, 0).baseline_blocks, Some(1));
+    let snapshot = ledger.snapshot(P, as_of(sim.time)).unwrap();
+    let mut blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
+    let block = blocks.find(|b| b.addr == addr).unwrap();
+    let stack = &snapshot.stacks[block.stack as usize];
+    assert_eq!(
+        (block.since_ns > 0, stack.missing),
+        (true, Some("no_python"))
+    );
+    let rows = ledger.stacks(P, as_of(sim.time)).unwrap().rows;
+    let live: Vec<_> = rows
+        .iter()
+        .map(|r| (r.stack.missing, r.live.bytes))
+        .collect();
+    assert_eq!(
+        live,
+        [(Some("no_python"), 3 * MIB), (Some("before_attach"), 1024)]
+    );
+}
+
+/// The allocator's totals said before the loss that nothing was there at the attach, so a first reading after it shows what
+/// came in it.
+#[test]
+fn what_came_in_a_gap_was_not_there_at_the_attach() {
+    let (mut sim, mut ledger, _) = late(0);
+    sim.alloc(0, 0, 3 * MIB);
+    sim.feed(&mut ledger);
+    assert_eq!(device(&ledger, 0).baseline_bytes, Some(0));
+    sim.lose = 100;
+    let unseen = [5 * MIB, 6 * MIB].map(|size| sim.alloc(0, 0, size));
+    sim.time += MS;
+    sim.feed(&mut ledger);
+    sim.lose = 0;
+    sim.time += MS;
+    sim.alloc(0, 0, 2 * MIB);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    let found = device(&ledger, 0);
+    assert_eq!(found.allocated_bytes, Some(16 * MIB));
+    assert_eq!(
+        (found.baseline_bytes, found.baseline_blocks),
+        (Some(0), Some(0))
+    );
+    assert_eq!(note(&ledger, "baseline_read"), None);
+    let said = note(&ledger, "came_unseen");
+    assert_eq!(
+        said.as_deref(),
+        Some(
+            "11.00 MiB in 2 blocks on device 0 came while records were lost: their ages and stacks are not known"
+        )
+    );
+    let snapshot = ledger.snapshot(P, as_of(sim.time)).unwrap();
+    for addr in unseen {
+        let mut blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
+        let block = blocks.find(|b| b.addr == addr).unwrap();
+        let stack = &snapshot.stacks[block.stack as usize];
+        assert_eq!((block.since_ns, stack.missing), (0, Some("not_taken")));
+    }
+    let stacks = ledger.stacks(P, as_of(sim.time)).unwrap();
+    let words: Vec<_> = stacks.rows.iter().map(|row| row.stack.missing).collect();
+    assert!(!words.contains(&Some("before_attach")), "{words:?}");
+    let leaks: LeaksResponse = ledger
+        .ask(&[P], as_of(sim.time), &LeaksRequest::default())
+        .unwrap();
+    for (answer, notes) in [
+        (Answer::Stacks, &stacks.coverage),
+        (Answer::Leaks, &leaks.coverage),
+    ] {
+        let spoiled = inexact(answer, notes);
+        assert!(
+            spoiled.iter().any(|note| note.code == "came_unseen"),
+            "{answer:?}"
+        );
+    }
+    for addr in unseen {
+        sim.time += MS;
+        sim.free(addr, false);
+    }
+    sim.feed(&mut ledger);
+    assert_eq!(note(&ledger, "came_unseen"), None);
 }
 
 #[test]
@@ -568,7 +709,7 @@ fn a_lost_entry_does_not_make_a_pool_untraced() {
     let parts = sim.reading(0, 8);
     tell(&mut ledger, sim.time, parts);
     let row = device(&ledger, 0);
-    assert_eq!(row.requested_bytes, Some(3000));
+    assert_eq!(row.requested_bytes, Some(6000));
     assert_eq!(row.pending_free_bytes, Some(3072));
     // Entries that arrive from now on change nothing about what the reading said.
     sim.time += MS;

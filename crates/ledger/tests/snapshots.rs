@@ -282,6 +282,64 @@ fn expandable_ranges_join_and_split() {
     assert_eq!(device(&ledger, 0).segments, Some(2));
 }
 
+/// At level `blocks` only the driver shows that an expandable segment became larger, and a block may lie across the place where
+/// it ended when it was read.
+#[test]
+fn what_the_driver_maps_joins_the_segment_that_was_read() {
+    let base = 0x7000_0000u64;
+    let mut ledger = attached(Level::Blocks, false, SECOND);
+    let part = HeldPart {
+        at_ns: SECOND,
+        allocator: 0,
+        device: 0,
+        part: 0,
+        parts: 1,
+        total_allocated: 15 * MIB,
+        total_reserved: 20 * MIB,
+        segments: vec![HeldSegment {
+            addr: base,
+            size: 20 * MIB,
+            stream: 0x55,
+            large: true,
+            pool: (0, 1),
+            expandable: true,
+            blocks: vec![(base, 15 * MIB, 15 * MIB, false)],
+            ..HeldSegment::default()
+        }],
+    };
+    ledger.apply(&event(P, SECOND + 1, Body::Held(Box::new(part))));
+    for (op, ptr) in [(CallOp::Create, 0), (CallOp::Map, base + 20 * MIB)] {
+        let Body::Call(mut call) = call(&format!("{op:?}"), op, ptr, 20 * MIB) else {
+            unreachable!()
+        };
+        call.handle = 7;
+        ledger.apply(&event(P, 2 * SECOND, Body::Call(call)));
+    }
+    let report = PoolReport {
+        device: 0,
+        ptr: base + 15 * MIB,
+        size: 13 * MIB as i64,
+        total_allocated: 28 * MIB,
+        total_reserved: 40 * MIB,
+    };
+    ledger.apply(&event(P, 2 * SECOND + 1, Body::Report(report)));
+    let report = snapshot(&ledger);
+    check_shape(&report);
+    assert_eq!(
+        active(&report),
+        [(0, base, 15 * MIB), (0, base + 15 * MIB, 13 * MIB)]
+    );
+    let [segment] = &report.segments[..] else {
+        panic!("{:?}", report.segments)
+    };
+    assert_eq!((segment.addr, segment.size), (base, 40 * MIB));
+    assert_eq!(
+        (segment.stream, segment.pool, segment.large),
+        (0x55, (0, 1), true)
+    );
+    assert!(segment.expandable);
+}
+
 /// The entry that says so names no device, and an allocator that never allocates has none that is known.
 #[test]
 fn any_number_of_snapshots_of_an_unknown_device_hides_no_memory() {

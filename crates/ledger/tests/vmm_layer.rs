@@ -141,6 +141,45 @@ fn what_goes_that_was_never_counted_hides_nothing() {
     assert_eq!(answer.devices[0].held_bytes, Some(20 * MIB));
 }
 
+/// Without a pool: a handle's memory is shown once, however often it is mapped, and is in the sums while it has no address.
+#[test]
+fn a_picture_shows_physical_memory_once() {
+    let mut c = plain();
+    let shown = |c: &common::calls::Calls| {
+        let picture = c.ledger.snapshot(P, as_of(c.time)).unwrap();
+        let of = |list: &[memscope_ledger::report::SnapshotSegment]| -> Vec<(u64, u64)> {
+            list.iter().map(|s| (s.addr, s.size)).collect()
+        };
+        let note = picture.coverage.iter();
+        let note = note.filter(|note| note.code == "physical_not_shown");
+        let note = note.map(|note| note.text.clone()).next();
+        (of(&picture.segments), of(&picture.unmapped), note)
+    };
+    c.handle(CallOp::Create, 1, 16 * MIB);
+    let nowhere = "16.00 MiB of physical memory are mapped at no address, so they are among the sums and in no segment";
+    assert_eq!(
+        shown(&c),
+        (vec![], vec![(0, 16 * MIB)], Some(nowhere.to_owned()))
+    );
+    c.map(0x1000_0000, 16 * MIB, 1);
+    assert_eq!(shown(&c), (vec![(0x1000_0000, 16 * MIB)], vec![], None));
+    c.map(0x4000_0000, 16 * MIB, 1);
+    let again = "physical memory is mapped at 1 more addresses; it is shown at its first one only";
+    assert_eq!(
+        shown(&c),
+        (
+            vec![(0x1000_0000, 16 * MIB)],
+            vec![],
+            Some(again.to_owned())
+        )
+    );
+    c.at(CallOp::Unmap, 0x1000_0000, 16 * MIB);
+    assert_eq!(shown(&c), (vec![(0x4000_0000, 16 * MIB)], vec![], None));
+    c.at(CallOp::Unmap, 0x4000_0000, 16 * MIB);
+    c.handle(CallOp::Release, 1, 0);
+    assert_eq!(shown(&c), (vec![], vec![], None));
+}
+
 #[derive(Clone, Debug)]
 enum VmmOp {
     Create(u64, u64),
@@ -215,6 +254,22 @@ proptest! {
                 .collect();
             let seen = find_device(&c.ledger, Some(0)).map_or(bytes(0, 0), |d| d.physical);
             prop_assert_eq!(seen, bytes(alive.len() as u64, alive.iter().sum()));
+            // A picture has each byte once, at an address where it is mapped.
+            let Some(picture) = c.ledger.snapshot(P, as_of(c.time)) else { continue };
+            let all = picture.segments.iter().chain(&picture.unmapped);
+            prop_assert_eq!(all.map(|s| s.size).sum::<u64>(), alive.iter().sum::<u64>());
+            let mut at: Vec<u64> = Vec::new();
+            let mut slots: Vec<(&u64, &usize)> = maps.iter().collect();
+            slots.sort_unstable();
+            let mut shown: Vec<usize> = Vec::new();
+            for (slot, memory) in slots {
+                if !shown.contains(memory) {
+                    shown.push(*memory);
+                    at.push(SLOT * (slot + 1));
+                }
+            }
+            let addrs: Vec<u64> = picture.segments.iter().map(|s| s.addr).collect();
+            prop_assert_eq!(addrs, at);
         }
     }
 

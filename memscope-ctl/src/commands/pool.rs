@@ -100,18 +100,18 @@ fn sums(device: &v1::DevicePool, notes: &[v1::CoverageNote]) -> String {
         Known::Exactly => text,
         _ => crate::units::unknown(),
     };
-    let allocated = amount(device.allocated).bytes;
+    let in_use = amount(device.allocated).bytes + amount(device.pending).bytes;
     let rounding = device
         .requested_bytes
-        .map(|requested| allocated.saturating_sub(requested));
+        .map(|requested| in_use.saturating_sub(requested));
     let mut rows = vec![
         (
             "reserved",
             totals.say(exact_bytes(Some(device.reserved_bytes))),
         ),
         ("allocated", blocks.say(of(device.allocated))),
-        ("  of it rounding", share(exact_bytes(rounding))),
         ("pending free", blocks.say(of(device.pending))),
+        ("  of both rounding", share(exact_bytes(rounding))),
         ("free in segments", share(of(device.free))),
         (
             "  largest piece",
@@ -150,7 +150,7 @@ fn classes(answer: &v1::PoolResponse, device: &v1::DevicePool) -> String {
         .map(|end| format!("< {}", age(*end)))
         .collect();
     ages.push("OLDER".to_owned());
-    ages.push("BEFORE ATTACH".to_owned());
+    ages.push("AGE UNKNOWN".to_owned());
     // Ages that no block has are left out.
     let used: Vec<usize> = (0..ages.len())
         .filter(|at| {

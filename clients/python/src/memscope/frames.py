@@ -91,7 +91,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         peak_allocated_bytes | uint64 | largest allocated_bytes since the attach
         peak_reserved_bytes | uint64 | largest reserved_bytes since the attach
         baseline_bytes | uint64 | the part of allocated_bytes that was there before the attach
-        requested_bytes | uint64 | what live blocks were asked for, before rounding
+        requested_bytes | uint64 | what blocks were asked for, before rounding: live ones, and those that a stream still uses
         pending_free_bytes | uint64 | freed by the program and still used by a stream
         live_blocks | uint64 | live blocks that are known
         segments | uint64 | segments that are known

@@ -174,6 +174,7 @@ pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
             event: EventId::default(),
         },
         segments,
+        unmapped: Vec::new(),
         trace,
         allocator: Default::default(),
         trace_dropped: over as u64,

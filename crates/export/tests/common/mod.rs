@@ -115,6 +115,7 @@ pub fn report() -> SnapshotReport {
                 )
             },
         ],
+        unmapped: Vec::new(),
         trace: vec![
             entry(TraceAction::SegmentAlloc, 0, BASE, 20 << 20),
             entry(TraceAction::Alloc, 0, BASE, (2 << 20) - 100),

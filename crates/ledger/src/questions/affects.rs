@@ -226,7 +226,10 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["layout_not_read", "pool_ids_unknown"],
             Effect::either_way(&[Layout, Segments]),
         ),
-        (&["segments_unknown"], Effect::at_least(&[Layout, Segments])),
+        (
+            &["physical_not_shown", "segments_unknown"],
+            Effect::at_least(&[Layout, Segments]),
+        ),
         (
             &["pool_device_unknown"],
             Effect::either_way(&[Totals, Blocks, History, Growth]),
@@ -258,6 +261,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         // Stacks are missing or inexact.
         (
             &[
+                "came_unseen",
                 "no_python_stacks",
                 "no_native_stacks",
                 "stacks_sampled",

@@ -27,6 +27,7 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     from_attach(process, &mut say);
     from_loss(process, &mut say);
     from_readings(process, &mut say);
+    from_found(process, &mut say);
     from_pool(process, &mut say);
     from_driver(process, &mut say);
     from_regions(process, &mut say);
@@ -50,7 +51,8 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     all.all().into_iter().map(Into::into).collect()
 }
 
-/// All notes of a process for a snapshot: also says on which devices it was put together from events without a reading.
+/// All notes of a process for a snapshot: also says on which devices it was put together from events without a reading,
+/// and what has no place in it.
 pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
     let mut all = notes(process);
     let unread: Vec<String> = process
@@ -69,6 +71,31 @@ pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
             ),
         };
         all.push(note.into());
+    }
+    if process.source() == Source::Driver {
+        let placed = process.driver.vmm.placed();
+        let unmapped = placed.unmapped.iter();
+        let bytes = unmapped.fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        let mut parts = Vec::new();
+        if bytes > 0 {
+            parts.push(format!(
+                "{} of physical memory are mapped at no address, so they are among the sums and in no segment",
+                memscope_units::bytes(bytes)
+            ));
+        }
+        if placed.again > 0 {
+            parts.push(format!(
+                "physical memory is mapped at {} more addresses; it is shown at its first one only",
+                placed.again
+            ));
+        }
+        if !parts.is_empty() {
+            let note = CoverageNote {
+                code: "physical_not_shown".to_owned(),
+                text: parts.join("; "),
+            };
+            all.push(note.into());
+        }
     }
     all
 }
@@ -303,11 +330,15 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
             Source::Driver => "totals_inexact_after_loss",
             Source::Pool => "driver_inexact_after_loss",
         };
+        let gone = match driver_gone {
+            0 => String::new(),
+            gone => format!(", and {gone} turned out to have been freed unseen"),
+        };
         say(
             code,
             format!(
-                "{driver_gone} allocations of the runtime and the driver turned out to have been \
-                 freed unseen: sums of these allocations may be off by what was lost"
+                "allocations and frees of the runtime and the driver may be missing{gone}: sums of these \
+                 allocations may be off by what was lost"
             ),
         );
     }
@@ -334,6 +365,39 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
         ));
     }
     say("inexact_after_loss", text);
+}
+
+/// Blocks that a reading shows and that were not seen to come.
+fn from_found(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let mut found = Vec::new();
+    let mut mixed = false;
+    for row in process.visible_devices() {
+        let read = &row.pool.read;
+        mixed |= read.is_mixed();
+        if read.found_blocks > 0 {
+            found.push(format!(
+                "{} in {} blocks on {}",
+                memscope_units::bytes(read.found_bytes),
+                read.found_blocks,
+                words::device(row.ordinal)
+            ));
+        }
+    }
+    if found.is_empty() {
+        return;
+    }
+    let (when, what) = match (process.facts.level, mixed) {
+        (Some(Level::Read), _) => ("between two readings", "which stacks allocated them is"),
+        (_, true) => (
+            "while records were lost, or were there before the attach",
+            "their ages and stacks are",
+        ),
+        (_, false) => ("while records were lost", "their ages and stacks are"),
+    };
+    say(
+        "came_unseen",
+        format!("{} came {when}: {what} not known", found.join(", ")),
+    );
 }
 
 /// Notes on readings that were refused. They last until a later reading is taken over.

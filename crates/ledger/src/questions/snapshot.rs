@@ -11,6 +11,7 @@ use crate::report::{
     AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Stack,
 };
 use crate::state::device::Device;
+use crate::state::driver::allocation::Allocation;
 use crate::state::pool::segment::{Segment, Segments};
 use crate::state::process::Process;
 use crate::state::stacks::{NOT_TAKEN, StackIndex};
@@ -38,7 +39,7 @@ impl Placed {
 /// Builds the snapshot of a process.
 pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
     let mut making = Making::of(process);
-    let mut segments = Vec::new();
+    let (mut segments, mut unmapped) = (Vec::new(), Vec::new());
     let mut trace: Vec<SnapshotTrace> = Vec::new();
     let mut trace_dropped = 0;
     for row in process.devices.sorted() {
@@ -47,7 +48,11 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         };
         match process.source() {
             Source::Pool => segments.extend(pool_segments(&mut making, row, device)),
-            Source::Driver => segments.extend(driver_segments(&mut making, device)),
+            Source::Driver => {
+                let (mapped, others) = driver_segments(&mut making, device);
+                segments.extend(mapped);
+                unmapped.extend(others);
+            }
         }
         trace.extend(row.pool.ring.entries().map(|entry| SnapshotTrace {
             action: entry.action,
@@ -72,6 +77,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         process: process.summary(),
         as_of,
         segments,
+        unmapped,
         trace,
         trace_dropped,
         allocator: AllocatorFacts {
@@ -126,43 +132,45 @@ impl Making<'_> {
     }
 }
 
-/// The segments of a process without a pool: every driver allocation is a segment with one block.
-fn driver_segments(making: &mut Making<'_>, device: i32) -> Vec<SnapshotSegment> {
+/// The segments of a process without a pool: every driver allocation is a segment with one block. Physical memory is
+/// shown once, at the first address at which it is mapped; what is mapped nowhere is the second list.
+fn driver_segments(
+    making: &mut Making<'_>,
+    device: i32,
+) -> (Vec<SnapshotSegment>, Vec<SnapshotSegment>) {
     let process = making.process;
+    let placed = process.driver.vmm.placed();
     let plain = process
         .driver
         .live()
         .map(|(addr, allocation)| (addr, allocation.size, *allocation));
-    let mapped = process
-        .driver
-        .vmm
-        .mapped()
-        .map(|range| (range.addr, range.size, range.allocation));
-    let mut segments: Vec<SnapshotSegment> = plain
-        .chain(mapped)
-        .filter(|(_, _, allocation)| allocation.device == Some(device))
-        .map(|(addr, size, allocation)| SnapshotSegment {
-            device,
+    let mapped = placed.mapped.iter();
+    let mapped = mapped.map(|range| (range.addr, range.size, range.allocation));
+    let unmapped = placed.unmapped.iter();
+    let unmapped = unmapped.map(|(size, allocation)| (0, *size, *allocation));
+    let mut segment = |(addr, size, allocation): (u64, u64, Allocation)| SnapshotSegment {
+        device,
+        addr,
+        size,
+        stream: allocation.stream.unwrap_or(0),
+        large: size > SMALL_SEGMENT,
+        pool: (0, 0),
+        expandable: false,
+        seen: true,
+        blocks: vec![SnapshotBlock {
             addr,
             size,
-            stream: allocation.stream.unwrap_or(0),
-            large: size > SMALL_SEGMENT,
-            pool: (0, 0),
-            expandable: false,
-            seen: true,
-            blocks: vec![SnapshotBlock {
-                addr,
-                size,
-                requested: Some(allocation.size),
-                state: BlockState::Active,
-                since_ns: allocation.born_ns,
-                stack: making.stack(allocation.stack),
-                labels: 0,
-            }],
-        })
-        .collect();
+            requested: Some(size),
+            state: BlockState::Active,
+            since_ns: allocation.born_ns,
+            stack: making.stack(allocation.stack),
+            labels: 0,
+        }],
+    };
+    let here = |(_, _, allocation): &(u64, u64, Allocation)| allocation.device == Some(device);
+    let mut segments: Vec<_> = plain.chain(mapped).filter(here).map(&mut segment).collect();
     segments.sort_by_key(|segment| segment.addr);
-    segments
+    (segments, unmapped.filter(here).map(segment).collect())
 }
 
 fn pool_segments(making: &mut Making<'_>, row: &Device, device: i32) -> Vec<SnapshotSegment> {
@@ -235,7 +243,8 @@ fn segments_of(
 
 /// The known segments of a pool: those from the trace or a reading, and where these have none, driver allocations that
 /// hold blocks. A driver allocation from before the last reading is not used: it is in the reading, or it is no
-/// segment.
+/// segment. Chunks that were mapped where an expandable segment ends or begins have made it larger: each of these has address
+/// space of its own, as large as the device, so no other one adjoins.
 fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
     let mut from_driver = Segments::default();
     let plain = process
@@ -261,10 +270,23 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
             });
         }
     }
-    let mut ranges: Vec<Segment> = from_driver.iter().copied().collect();
-    ranges.extend(row.pool.segments.iter().copied());
-    ranges.sort_by_key(|range| range.addr);
-    ranges
+    let told = &row.pool.segments;
+    let mut ranges = told.clone();
+    for range in from_driver.iter() {
+        let before = told.before(range.addr);
+        let before = before.filter(|told| told.expandable && told.end() == range.addr);
+        let after = told.at(range.end());
+        let after = after.filter(|told| told.expandable && told.addr == range.end());
+        ranges.add(match before.or(after) {
+            Some(adjoins) if range.expandable => Segment {
+                addr: range.addr,
+                size: range.size,
+                ..*adjoins
+            },
+            _ => *range,
+        });
+    }
+    ranges.iter().copied().collect()
 }
 
 /// The device's blocks by address.

@@ -144,7 +144,8 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
                 orphan_free_bytes: pool.orphan_free_bytes,
                 sizes: Some(pool.sizes.distribution()),
                 lifetimes: Some(pool.lifetimes.distribution()),
-                baseline_blocks: (pool.read.count > 0).then_some(pool.read.baseline_blocks),
+                baseline_blocks: (pool.read.count > 0 && !pool.read.is_mixed())
+                    .then_some(pool.read.baseline_blocks),
                 ..stats
             }
         }

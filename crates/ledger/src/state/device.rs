@@ -82,9 +82,22 @@ pub(crate) struct Read {
     pub(crate) refusal: Option<Refusal>,
     /// Everything that happened before this moment is contained in the newest reading; 0 before the first reading.
     pub(crate) until_ns: u64,
-    /// Number of live blocks that are known from the first reading; `baseline_bytes` are their rounded bytes.
+    /// Number of live blocks that were there at the attach and that a reading has shown; `baseline_bytes` are their
+    /// rounded bytes.
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,
+    /// Number of live blocks that a reading has shown and that came in a gap; `found_bytes` are their rounded bytes.
+    #[serde(default)]
+    pub(crate) found_blocks: u64,
+    #[serde(default)]
+    pub(crate) found_bytes: u64,
+    /// When the first record was lost, nothing from before the attach was there.
+    #[serde(default)]
+    pub(crate) none_before: bool,
+    /// The first reading came after a loss of records: of the blocks that it shows and that were not seen to come, nobody
+    /// can tell which were there at the attach.
+    #[serde(default)]
+    pub(crate) mixed: bool,
     /// Where events do not report pending blocks: freed blocks of the newest reading that a stream still used, with the
     /// stacks that allocated them. Cleared by the device's next event.
     pub(crate) pending: Vec<(HeldBlock, StackIndex)>,
@@ -104,6 +117,13 @@ pub(crate) enum Refusal {
     Contradicted,
     /// Not all of its parts came.
     Incomplete,
+}
+
+impl Read {
+    /// Whether blocks live of which nobody can tell whether they were there at the attach.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.mixed && self.found_blocks > 0
+    }
 }
 
 impl PoolDevice {
@@ -150,15 +170,26 @@ impl PoolDevice {
     /// Bytes from before the attach: of blocks that are known from a reading, and the rest, whose blocks are not known.
     pub(crate) fn baseline(&self) -> Option<u64> {
         let rest = self.totals.baseline()?;
-        Some(rest.saturating_add(self.read.baseline_bytes))
+        let known = (!self.read.is_mixed()).then_some(self.read.baseline_bytes)?;
+        Some(rest.saturating_add(known))
     }
 
-    /// A live block went: it is subtracted from the baseline if it was part of it.
-    pub(crate) fn baseline_went(&mut self, origin: Origin, rounded: u64) {
-        if origin == Origin::Baseline {
-            self.read.baseline_blocks = self.read.baseline_blocks.saturating_sub(1);
-            self.read.baseline_bytes = self.read.baseline_bytes.saturating_sub(rounded);
-        }
+    /// Records were lost for the first time. Until then, what is handed out and was not seen to come is from before the
+    /// attach.
+    pub(crate) fn first_loss(&mut self) {
+        self.read.none_before = self.totals.baseline() == Some(0);
+    }
+
+    /// A live block is not of this origin any more: it went, or it is known now when it came.
+    pub(crate) fn origin_went(&mut self, origin: Origin, rounded: u64) {
+        let read = &mut self.read;
+        let (blocks, bytes) = match origin {
+            Origin::Seen => return,
+            Origin::Baseline => (&mut read.baseline_blocks, &mut read.baseline_bytes),
+            Origin::Found => (&mut read.found_blocks, &mut read.found_bytes),
+        };
+        *blocks = blocks.saturating_sub(1);
+        *bytes = bytes.saturating_sub(rounded);
     }
 
     /// Number of segments whose pool the trace did not name.

@@ -504,7 +504,7 @@ impl Stacks {
     }
 
     /// Adds a live block from before the attach, which a first reading shows. It was there at the peak as well, unless
-    /// all that was there is known already: then it came while records were lost.
+    /// all that was there is known already.
     pub(crate) fn was_there(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64) {
         let Some(weight) = weight(stack, bytes) else {
             return;
@@ -519,14 +519,14 @@ impl Stacks {
         }
     }
 
-    /// All live blocks from before the attach are known now. What was there at the peak beside them has gone since;
-    /// `orphans` as in [`Level`], now.
-    pub(crate) fn all_were_told(&mut self, device: Option<i32>, orphans: u64) {
+    /// All live blocks that were not seen to come are known now. What was there at the peak beside them has gone since, or is
+    /// of no known stack: it counts to `stack`, which stands for a reason. `orphans` as in [`Level`], now.
+    pub(crate) fn all_were_told(&mut self, device: Option<i32>, stack: StackIndex, orphans: u64) {
         let peak = self.peaks.entry(device).or_default();
         let bytes = std::mem::take(&mut peak.unknown);
         if bytes > 0 {
             let count = orphans.saturating_sub(peak.orphans).max(1);
-            let sums = self.at(device, BEFORE_ATTACH);
+            let sums = self.at(device, stack);
             add(&mut sums.at_peak, Tally { count, bytes });
         }
     }

@@ -536,6 +536,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                     .collect(),
             })
             .collect(),
+        unmapped: Vec::new(),
         trace: (0..entries as u64)
             .map(|entry| SnapshotTrace {
                 action: TraceAction::Alloc,

@@ -82,6 +82,17 @@ pub(crate) struct MappedRange {
     pub(crate) allocation: Allocation,
 }
 
+/// The process's own memory, for a picture that shows each byte once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placed {
+    /// What is mapped, at its first address.
+    pub(crate) mapped: Vec<MappedRange>,
+    /// Number of further ranges of addresses at which such memory is mapped.
+    pub(crate) again: usize,
+    /// Bytes that are mapped nowhere, and what they are of.
+    pub(crate) unmapped: Vec<(u64, Allocation)>,
+}
+
 impl Vmm {
     /// Address space was reserved, without memory.
     pub(crate) fn reserve(&mut self, ptr: u64, size: u64) {
@@ -415,6 +426,44 @@ impl Vmm {
                 Memory::Imported { .. } | Memory::Host(_) => None,
             }
         })
+    }
+
+    /// The process's own memory, each piece at one address.
+    pub(crate) fn placed(&self) -> Placed {
+        let mut placed = Placed::default();
+        let mut shown: FastMap<u64, u64> = FastMap::default();
+        for (&addr, mapping) in &self.mappings {
+            let number = mapping.physical.unwrap_or(0);
+            let Some(Memory::Own(allocation)) = self.physicals.get(&number).map(|p| p.memory)
+            else {
+                continue;
+            };
+            let size = mapping.size.min(allocation.size);
+            if shown.contains_key(&number) {
+                placed.again += 1;
+                continue;
+            }
+            shown.insert(number, size);
+            placed.mapped.push(MappedRange {
+                addr,
+                size,
+                allocation,
+            });
+        }
+        let mut numbers: Vec<u64> = self.physicals.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            let Some(Memory::Own(allocation)) = self.physicals.get(&number).map(|p| p.memory)
+            else {
+                continue;
+            };
+            let at_address = shown.get(&number).copied().unwrap_or(0);
+            let rest = allocation.size.saturating_sub(at_address);
+            if rest > 0 {
+                placed.unmapped.push((rest, allocation));
+            }
+        }
+        placed
     }
 
     /// Number of pieces of memory, handles, mappings and reservations that are kept.

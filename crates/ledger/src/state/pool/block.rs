@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Origin {
     /// It was seen to come, or to go.
     Seen,
-    /// The first reading of its device contained it: as far as we know it was there before the attach.
+    /// The first reading of its device contained it, and nothing was missed since the attach: it was there before.
     Baseline,
-    /// A reading contained it although it was not seen to come, so it came in a gap.
+    /// A reading contained it although it was not seen to come, so it came in a gap. If the first reading came after a gap, it
+    /// may have been there before the attach as well (`Read::mixed`).
     Found,
 }
 

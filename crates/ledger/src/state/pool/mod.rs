@@ -359,7 +359,7 @@ impl Pool {
             .requested_bytes
             .saturating_sub(block.requested.get().unwrap_or(0));
         row.free_count += 1;
-        row.baseline_went(block.origin, block.rounded);
+        row.origin_went(block.origin, block.rounded);
         if block.origin == Origin::Seen {
             row.lifetimes
                 .record(scene.time_ns.saturating_sub(block.born_ns));
@@ -395,12 +395,17 @@ impl Pool {
         block.place = Membership::NOWHERE;
         let row = scene.devices.pool(block.device);
         row.pending_bytes = row.pending_bytes.saturating_add(block.rounded);
+        // PyTorch counts what was requested until the stream has finished.
+        let requested = block.requested.get().unwrap_or(0);
+        row.requested_bytes = row.requested_bytes.saturating_add(requested);
         self.blocks.insert(addr, block);
     }
 
     pub(crate) fn end_pending(&mut self, scene: &mut Scene<'_>, addr: u64, block: Block) {
         let row = scene.devices.pool(block.device);
         row.pending_bytes = row.pending_bytes.saturating_sub(block.rounded);
+        let requested = block.requested.get().unwrap_or(0);
+        row.requested_bytes = row.requested_bytes.saturating_sub(requested);
         self.forget(addr);
     }
 
@@ -434,7 +439,7 @@ impl Pool {
             .went(Some(block.device), block.stack, block.rounded);
         let row = scene.devices.pool(block.device);
         row.totals.was_gone(addr, block.rounded, block.size);
-        row.baseline_went(block.origin, block.rounded);
+        row.origin_went(block.origin, block.rounded);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.requested_bytes = row
             .requested_bytes

@@ -28,7 +28,8 @@ use crate::state::stacks::{BEFORE_ATTACH, NOT_TAKEN, StackIndex};
 struct Unseen {
     device: i32,
     origin: Origin,
-    stack: StackIndex,
+    /// The stack that allocated it, where it is known.
+    stack: Option<StackIndex>,
     born_ns: u64,
     /// Events report requested size and stream, so groups are made by these.
     traced: bool,
@@ -93,22 +94,21 @@ impl Pool {
         if row.totals.contradicts(known) {
             return Err(Refusal::Contradicted);
         }
+        let is_first = row.read.count == 0 && !scene.nothing_missed;
+        let (origin, born_ns) = if is_first && self.lost_by == 0 {
+            (Origin::Baseline, watch.attached_ns)
+        } else {
+            (Origin::Found, at_ns)
+        };
         let unseen = Unseen {
             device,
-            origin: if row.read.count == 0 && !scene.nothing_missed {
-                Origin::Baseline
-            } else {
-                Origin::Found
-            },
-            stack: BEFORE_ATTACH,
-            born_ns: if row.read.count == 0 && !scene.nothing_missed {
-                watch.attached_ns
-            } else {
-                at_ns
-            },
+            origin,
+            stack: None,
+            born_ns,
             traced: row.is_traced(watch),
         };
         let row = scene.devices.pool(device);
+        row.read.mixed |= is_first && origin == Origin::Found && !row.read.none_before;
         let orphans = row.orphan_free_count;
         // The newest of these frees may have no size yet. Only the bytes of the others are counted as those of orphans.
         let sized = explained
@@ -117,7 +117,7 @@ impl Pool {
         let bytes = explained.iter().take(sized).sum::<u64>();
         row.orphan_free_count = row.orphan_free_count.saturating_sub(explained.len() as u64);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_sub(bytes);
-        if unseen.origin == Origin::Baseline && self.complete_since <= watch.attached_ns {
+        if origin == Origin::Baseline && self.complete_since <= watch.attached_ns {
             // Blocks that went before the first reading without having been known were there before the attach, and are
             // in no answer.
             (row.orphan_free_count, row.orphan_free_bytes) = (0, 0);
@@ -146,8 +146,9 @@ impl Pool {
         if let Some(peak) = row.totals.peak() {
             tell_stacks(scene, device, peak);
         }
-        if unseen.origin == Origin::Baseline {
-            scene.stacks.all_were_told(Some(device), orphans);
+        if is_first {
+            let went = no_stack(origin);
+            scene.stacks.all_were_told(Some(device), went, orphans);
         }
         let row = scene.devices.pool(device);
         let mut moved = (0, 0);
@@ -200,7 +201,7 @@ impl Pool {
                 *entered = true;
                 let known = Unseen {
                     origin: block.origin,
-                    stack: block.stack,
+                    stack: Some(block.stack),
                     born_ns: block.born_ns,
                     ..unseen
                 };
@@ -244,14 +245,18 @@ impl Pool {
 
     fn enter_held(&mut self, scene: &mut Scene<'_>, found: &HeldBlock, unseen: Unseen) {
         let pending = found.state == HeldState::Pending;
-        let stack = match found.stack {
-            Some(id) if unseen.stack == BEFORE_ATTACH => scene.stacks.index(StackRef::Id(id), 0),
-            _ => unseen.stack,
+        let stack = match (unseen.stack, found.stack) {
+            (Some(known), _) => known,
+            (None, Some(id)) => scene.stacks.index(StackRef::Id(id), 0),
+            (None, None) => no_stack(unseen.origin),
         };
         let key = GroupKey {
             device: Some(unseen.device),
             space: Space::Pool,
-            stack: BEFORE_ATTACH,
+            stack: match unseen.origin {
+                Origin::Baseline => BEFORE_ATTACH,
+                Origin::Seen | Origin::Found => stack,
+            },
             stream: unseen.traced.then_some(found.stream),
             size: if unseen.traced {
                 found.requested().unwrap_or(found.rounded)
@@ -295,31 +300,33 @@ impl Pool {
     fn recount(&mut self, scene: &mut Scene<'_>, device: i32) {
         let row = scene.devices.pool(device);
         let (mut live, mut known, mut requested, mut pending) = (0, 0u64, 0u64, 0u64);
-        let (mut old, mut old_bytes) = (0, 0u64);
+        let (mut old, mut found) = ((0, 0u64), (0, 0u64));
         for (addr, block) in self.blocks.iter().filter(|(_, b)| b.device == device) {
             self.suspects.confirmed(addr);
+            requested = requested.saturating_add(block.requested.get().unwrap_or(0));
             if block.pending {
                 pending = pending.saturating_add(block.rounded);
                 continue;
             }
             live += 1;
             known = known.saturating_add(block.rounded);
-            requested = requested.saturating_add(block.requested.get().unwrap_or(0));
-            if block.origin == Origin::Baseline {
-                old += 1;
-                old_bytes = old_bytes.saturating_add(block.rounded);
-            }
+            let sum = match block.origin {
+                Origin::Seen => continue,
+                Origin::Baseline => &mut old,
+                Origin::Found => &mut found,
+            };
+            *sum = (sum.0 + 1, sum.1.saturating_add(block.rounded));
         }
         row.live_blocks = live;
         row.requested_bytes = requested;
         row.pending_bytes = pending;
-        row.read.baseline_blocks = old;
-        row.read.baseline_bytes = old_bytes;
+        (row.read.baseline_blocks, row.read.baseline_bytes) = old;
+        (row.read.found_blocks, row.read.found_bytes) = found;
         row.totals.all_known(known);
     }
 
     /// Takes an entry that came after a reading that contains what it reports: it is counted, but changes nothing else.
-    /// If the block that it allocated still lives, the entry gives the moment at which it came.
+    /// If the block that it allocated still lives, the entry gives the moment at which it came, and its stack.
     pub(crate) fn trace_in_reading(
         &mut self,
         scene: &mut Scene<'_>,
@@ -332,7 +339,7 @@ impl Pool {
             TraceAction::Alloc => {
                 row.alloc_count += 1;
                 row.sizes.record(trace.size);
-                self.born_late(scene, device, trace.addr, trace.size);
+                self.born_late(scene, device, trace);
                 self.remember(scene.tid, half);
             }
             TraceAction::FreeRequested => {
@@ -373,19 +380,41 @@ impl Pool {
         }
     }
 
-    fn born_late(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, requested: u64) {
-        if let Some(mut block) = self.blocks.get(&addr)
-            && (block.device, block.requested.get()) == (device, Some(requested))
+    fn born_late(&mut self, scene: &mut Scene<'_>, device: i32, trace: &PoolTrace) {
+        if let Some(mut block) = self.blocks.get(&trace.addr)
+            && (block.device, block.requested.get()) == (device, Some(trace.size))
             && block.origin != Origin::Seen
         {
             if !block.pending {
                 let row = scene.devices.pool(device);
-                row.baseline_went(block.origin, block.rounded);
+                row.origin_went(block.origin, block.rounded);
+                let on = Some(device);
+                scene.stacks.went(on, block.stack, block.rounded);
+                scene.stacks.came(on, scene.stack, block.rounded, true);
+                scene.groups.leave(scene.time_ns, block.place);
+                let key = GroupKey {
+                    device: on,
+                    space: Space::Pool,
+                    stack: scene.stack,
+                    stream: Some(trace.stream),
+                    size: trace.size,
+                };
+                block.place = scene.groups.join(scene.time_ns, key);
             }
             block.origin = Origin::Seen;
             block.born_ns = scene.time_ns;
-            self.blocks.insert(addr, block);
+            block.stack = scene.stack;
+            block.labels = scene.labels;
+            self.blocks.insert(trace.addr, block);
         }
+    }
+}
+
+/// What stands for the stack of a block that only a reading shows.
+fn no_stack(origin: Origin) -> StackIndex {
+    match origin {
+        Origin::Baseline => BEFORE_ATTACH,
+        Origin::Seen | Origin::Found => NOT_TAKEN,
     }
 }
 

@@ -148,6 +148,7 @@ fn driver_segments(making: &mut Making<'_>, device: i32) -> Vec<SnapshotSegment>
             stream: allocation.stream.unwrap_or(0),
             large: size > SMALL_SEGMENT,
             pool: (0, 0),
+            pool_told: true,
             expandable: false,
             seen: true,
             blocks: vec![SnapshotBlock {
@@ -407,6 +408,7 @@ fn segment(
         },
         large,
         pool: range.pool,
+        pool_told: range.told,
         expandable: range.expandable,
         seen,
         blocks: making.blocks.clone(),

@@ -347,6 +347,7 @@ fn held(segment: SegmentReading) -> HeldSegment {
         stream: segment.stream,
         large: segment.large,
         pool: segment.pool,
+        pool_untold: false,
         expandable: segment.expandable,
         space: segment.space,
         rooms,

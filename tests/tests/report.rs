@@ -326,6 +326,75 @@ fn names_of_a_hostile_file_are_only_shown() {
     assert!(!text.contains('\u{1b}'), "{text}");
 }
 
+/// A pickle of these entries (action, address, MiB, microseconds) and of one segment with these blocks (address, MiB).
+fn small_pickle(folder: &Path, name: &str, entries: &str, blocks: &str) -> PathBuf {
+    let path = folder.join(name);
+    let script = format!(
+        "import pickle, sys
+MIB = 1 << 20
+trace = [dict(action=a, addr=at * MIB, size=size * MIB, stream=0, time_us=us, frames=[]) for a, at, size, us in {entries}]
+held, at = [], 0
+for begin, size in {blocks} + [(500, 0)]:
+    if at < begin: held.append(dict(address=at * MIB, size=(begin - at) * MIB, requested_size=0, state='inactive'))
+    if size: held.append(dict(address=begin * MIB, size=size * MIB, requested_size=size * MIB, state='active_allocated'))
+    at = begin + size
+segment = dict(device=0, address=0, total_size=500 * MIB, stream=0, segment_type='large', blocks=held)
+with open(sys.argv[1], 'wb') as file:
+    pickle.dump(dict(segments=[segment], device_traces=[trace]), file, protocol=4)"
+    );
+    let made = Command::new("python3")
+        .args(["-c", &script])
+        .arg(&path)
+        .status();
+    assert!(made.unwrap().success());
+    path
+}
+
+/// A recording that went on with another `max_entries` has its newest entry first, and one with `skip_actions` lacks what came: neither
+/// says when most was there.
+#[test]
+fn no_peak_is_reported_that_may_never_have_been() {
+    let folder = scratch();
+    let output = folder.path().join("reports");
+    let moved = "[('alloc', 200, 300, 50), ('alloc', 0, 100, 10), ('free_requested', 0, 100, 20), ('free_completed', 0, 100, 21), \
+                 ('alloc', 0, 7, 60)]";
+    let gone = "[('free_requested', 0, 60, 10), ('free_completed', 0, 60, 11), ('free_requested', 0, 60, 20), ('free_completed', 0, 60, 21)]";
+    let lacks = "no entries of allocations";
+    for (name, entries, blocks, code, said) in [
+        (
+            "moved",
+            moved,
+            "[(0, 7), (200, 300)]",
+            "import_times_moved",
+            "earlier time",
+        ),
+        (
+            "gone",
+            gone,
+            "[(200, 300)]",
+            "import_actions_left_out",
+            lacks,
+        ),
+    ] {
+        let pickle = small_pickle(folder.path(), &format!("{name}.pickle"), entries, blocks);
+        let written = report(&[pickle.to_str().unwrap()], &output).json();
+        let made = PathBuf::from(written["folder"].as_str().unwrap());
+        let page = read(&made, "report.html");
+        for said in ["Peak and course are not known", said] {
+            assert!(page.contains(said), "no {said} in {page}");
+        }
+        for file in ["peak.json", "memory_profile.json", "memory_profile.pb"] {
+            assert!(!made.join(file).exists(), "{file}");
+        }
+        // A recording of the same says no more.
+        let words = ["--recording", pickle.to_str().unwrap(), "stats", "--json"];
+        let stats = Asking::new(words).ask().json();
+        assert!(stats["devices"][0]["peak_allocated_bytes"].is_null());
+        let notes = stats["coverage"].as_array().unwrap();
+        assert!(notes.iter().any(|note| note["code"] == code), "{stats:#}");
+    }
+}
+
 #[test]
 fn what_cannot_be_reported_is_refused_and_nothing_is_left() {
     let folder = scratch();

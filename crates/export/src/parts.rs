@@ -219,7 +219,7 @@ fn segment(
         size_bytes: segment.size,
         stream: segment.stream,
         large: segment.large,
-        pool: Some(pool(segment.pool)),
+        pool: segment.pool_told.then(|| pool(segment.pool)),
         expandable: segment.expandable,
         seen: segment.seen,
         blocks: blocks.iter().map(|one| block(one, stacks)).collect(),

@@ -259,6 +259,7 @@ fn a_segment_that_is_gone_was_of_no_known_pool() {
             addr: BASE + part * PART,
             size: parts * PART,
             pool,
+            pool_told: true,
             expandable: true,
             blocks: blocks.collect(),
             ..segment.clone()

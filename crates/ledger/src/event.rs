@@ -385,6 +385,9 @@ pub struct HeldSegment {
     pub large: bool,
     /// Id of the private pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
+    /// Which private pool it belongs to is not known, and `pool` says nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pool_untold: bool,
     /// The segment is expandable: it consists of mapped chunks.
     pub expandable: bool,
     /// Blocks in use by address: (address, rounded bytes, requested bytes or 0 where they are not known, whether the

@@ -254,6 +254,8 @@ pub struct SnapshotSegment {
     pub large: bool,
     /// Id of the private pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
+    /// The id was reported. Otherwise `pool` says nothing.
+    pub pool_told: bool,
     /// The segment is expandable: it consists of mapped chunks.
     pub expandable: bool,
     /// The segment itself is known, from the trace, from a reading or from the driver's calls. `false`: it was put

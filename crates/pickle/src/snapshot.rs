@@ -71,8 +71,8 @@ pub struct Segment {
     pub stream: u64,
     /// Whether it is one of the pool for large requests.
     pub large: bool,
-    /// Number of its private pool; (0, 0) is the common one.
-    pub pool: (u64, u64),
+    /// Number of its private pool, if the snapshot says it; (0, 0) is the common one.
+    pub pool: Option<(u64, u64)>,
     /// Whether it can grow.
     pub expandable: bool,
     /// The blocks in it, by address.
@@ -254,7 +254,7 @@ impl<'p> Snapshot<'p> {
             size,
             stream: self.number(segment, "stream").unwrap_or(0),
             large: self.text(segment, "segment_type") != Some("small"),
-            pool: self.pool(segment, "segment_pool_id").unwrap_or((0, 0)),
+            pool: self.pool(segment, "segment_pool_id"),
             expandable: self.pickle.get(segment, "is_expandable") == Some(Value::Bool(true)),
             blocks,
         })

@@ -2,11 +2,11 @@
 //! of the trace is there.
 #![allow(clippy::unwrap_used)]
 
-use memscope_ledger::event::{Body, Event, ProcessHandle};
+use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
 use memscope_ledger::report::{AsOf, BlockState, FrameKind, SnapshotReport};
 use memscope_ledger::{Answer, Ledger, LedgerConfig};
 use memscope_pickle::events::{About, Counts, import};
-use memscope_pickle::{NotASnapshot, Pickle};
+use memscope_pickle::{Doubts, LeftOut, NotASnapshot, Pickle, doubts};
 use memscope_proto::v1::StatsRequest;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -391,6 +391,13 @@ fn run(steps: &[(usize, Step)]) -> [Allocator; 3] {
     all
 }
 
+/// What is judged of a snapshot's traces.
+fn judged(value: &Python) -> Vec<Doubts> {
+    let pickle = Pickle::read(&pickled(value)[..]).map_err(|_| ()).unwrap();
+    let all = doubts(&pickle).unwrap().into_iter();
+    all.map(|(_, doubts)| doubts).collect()
+}
+
 fn snapshot(all: &[Allocator], most: usize) -> Python {
     let segments = (0u64..)
         .zip(all)
@@ -415,6 +422,8 @@ proptest! {
         let all = run(&steps);
         let told = told(&pickled(&snapshot(&all, most))).unwrap();
         prop_assert_eq!(picture(&told), real(&all));
+        let judged = judged(&snapshot(&all, most));
+        prop_assert!(judged.iter().all(Doubts::is_reserved_known), "{:?}", judged);
         let codes = told.codes();
         prop_assert!(!codes.iter().any(|code| code == "import_contradictions"), "{:?}", codes);
         prop_assert!(!codes.iter().any(|code| code.starts_with("reading_")), "{:?}", codes);
@@ -569,6 +578,164 @@ fn a_trace_that_contradicts_the_snapshot_is_told_and_the_end_is_right() {
         "{codes:?}"
     );
     assert_eq!(picture(&told), real(&[one]));
+}
+
+impl Allocator {
+    /// The trace as PyTorch has it where `skip_actions` names these actions.
+    fn skip(&mut self, actions: &[&str]) {
+        self.trace.retain(|entry| {
+            let Dict(entry) = entry else { return true };
+            !entry.iter().any(|(key, value)| {
+                *key == "action" && matches!(value, Text(action) if actions.contains(action))
+            })
+        });
+    }
+}
+
+/// A program that hands out one after the other, in an old segment and in a new one.
+fn several() -> Allocator {
+    let mut one = Allocator::default();
+    one.alloc(3_000_000, 7);
+    one.trace.clear();
+    for _ in 0..3 {
+        one.alloc(50_000_000, 8);
+        one.free(1, false);
+    }
+    one.alloc(4_000_000, 9);
+    one.empty();
+    one
+}
+
+/// Blocks that were handed out twice without an end between, and others like it, prove which entries are left out. That is said, and
+/// nothing of levels.
+#[test]
+fn kinds_of_entries_that_are_left_out_are_named() {
+    use LeftOut::{Allocations, Completions, Frees, Requests, Segments};
+    let frees = ["free_requested", "free_completed"];
+    let segments = ["segment_alloc", "segment_free"];
+    for (skipped, left_out, code) in [
+        (
+            &["alloc"][..],
+            &[Allocations][..],
+            "import_actions_left_out",
+        ),
+        (&frees, &[Frees], "import_actions_left_out"),
+        (&frees[1..], &[Completions], "import_actions_left_out"),
+        (&frees[..1], &[Requests], "import_requests_left_out"),
+        (&segments, &[Segments], "import_actions_left_out"),
+    ] {
+        let mut one = several();
+        one.skip(skipped);
+        let one = [one];
+        let doubts = judged(&snapshot(&one, usize::MAX)).remove(0);
+        assert_eq!(doubts.left_out, left_out);
+        assert_eq!((doubts.contradictions, doubts.moved), (0, 0), "{skipped:?}");
+        let blocks = [&[Requests][..], &[Segments]].contains(&left_out);
+        assert_eq!(doubts.is_course_known(), blocks, "{skipped:?}");
+        assert_eq!(doubts.is_reserved_known(), left_out == [Requests]);
+        let told = told(&pickled(&snapshot(&one, usize::MAX))).unwrap();
+        let codes = told.codes();
+        assert!(codes.iter().any(|is| is == code), "{skipped:?}: {codes:?}");
+        assert!(!codes.iter().any(|is| is == "import_contradictions"));
+        assert_eq!(picture(&told), real(&one), "{skipped:?}");
+    }
+}
+
+/// Where no stream was waited for, completed frees tell all that requested ones do.
+#[test]
+fn the_peak_is_right_without_requested_frees() {
+    let mut one = several();
+    let highest = one.levels.iter().map(|level| level.0).max();
+    one.skip(&["free_requested"]);
+    let told = told(&pickled(&snapshot(&[one], usize::MAX))).unwrap();
+    let ask = StatsRequest::default();
+    let stats = told
+        .ledger
+        .ask(&[ProcessHandle(1)], AsOf::default(), &ask)
+        .unwrap();
+    assert_eq!(stats.devices[0].peak_allocated_bytes, highest);
+    let coverage = told.snapshot().coverage;
+    let why = memscope_ledger::inexact(Answer::Stats, &coverage);
+    let codes: Vec<&str> = why.iter().map(|note| note.code.as_str()).collect();
+    assert_eq!(codes, ["imported_snapshot"]);
+}
+
+/// A recording without entries of segments may be right: all segments were there. That is said, and nothing is withheld.
+#[test]
+fn segments_that_may_be_left_out_are_told() {
+    let mut one = Allocator::default();
+    one.alloc(30_000_000, 7);
+    one.free(0, false);
+    one.trace.clear();
+    one.alloc(3_000_000, 8);
+    let whole = snapshot(&[one], usize::MAX);
+    assert!(judged(&whole)[0].is_reserved_known());
+    let codes = told(&pickled(&whole)).unwrap().codes();
+    assert!(
+        codes.iter().any(|code| code == "import_no_segments"),
+        "{codes:?}"
+    );
+}
+
+/// A recording that went on with `enabled="state"` has its newest entry in place of its oldest.
+#[test]
+fn a_trace_whose_times_go_backwards_has_no_course() {
+    let mut one = Allocator::default();
+    one.alloc(30_000_000, 7);
+    one.trace.clear();
+    one.alloc(10_000_000, 7);
+    one.free(1, false);
+    one.now_us += 100;
+    one.alloc(40_000_000, 8);
+    let newest = one.trace.split_off(one.trace.len() - 2);
+    one.trace = newest
+        .into_iter()
+        .chain(std::mem::take(&mut one.trace))
+        .collect();
+    let whole = snapshot(std::slice::from_ref(&one), usize::MAX);
+    let doubts = judged(&whole).remove(0);
+    assert_eq!((doubts.moved, doubts.contradictions), (4, 0));
+    assert!(!doubts.is_course_known());
+    let told = told(&pickled(&whole)).unwrap();
+    assert!(told.codes().iter().any(|code| code == "import_times_moved"));
+    assert_eq!(picture(&told), real(&[one]));
+}
+
+/// The trace of PyTorch 2.11 names no pools; the segments of the snapshot do.
+#[test]
+fn segments_of_a_private_pool_are_its_from_their_coming_on() {
+    let mut one = Allocator::default();
+    one.alloc(13_000_000, 7);
+    let private = |one: &Allocator| {
+        let mut segments = one.segments(0);
+        for segment in &mut segments {
+            let Dict(segment) = segment else { continue };
+            segment.push(("segment_pool_id", List(vec![Number(0), Number(1)])));
+        }
+        let traces = List(vec![one.trace(usize::MAX)]);
+        let told = told(&pickled(&Dict(vec![
+            ("segments", List(segments)),
+            ("device_traces", traces),
+        ])));
+        told.unwrap()
+    };
+    let came = |told: &Told| {
+        let pools = told.events.iter().filter_map(|event| match &event.body {
+            Body::Trace(trace) if trace.action == TraceAction::SegmentAlloc => Some(trace.pool),
+            _ => None,
+        });
+        pools.collect::<Vec<_>>()
+    };
+    let is_unknown = |told: &Told| told.codes().iter().any(|code| code == "pool_ids_unknown");
+    let told = private(&one);
+    assert_eq!(came(&told), [Some((0, 1))]);
+    let segments = told.snapshot().segments;
+    assert_eq!((segments[0].pool, segments[0].pool_told), ((0, 1), true));
+    assert!(!is_unknown(&told));
+    // Of one that is gone at the end nobody says whose it was.
+    one.free(0, false);
+    one.empty();
+    assert_eq!(came(&private(&one)), [None]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The course of a pool, from its trace and what was there at the end.
 
-use crate::picture::{Action, Block, Entry, Picture, State, Trace};
+use crate::picture::{Action, Block, Entry, Known, Picture, State, Trace};
 use crate::room::Room;
 use std::collections::HashMap;
 
@@ -60,10 +60,8 @@ pub(crate) struct Course<'p> {
     of_entry: Vec<Option<usize>>,
     room: Room,
     first: Levels,
-    /// The trace has no entries of segments.
-    without_segments: bool,
-    /// Frees of blocks whose size contradicts what was known of them, and blocks that were handed out twice.
-    pub(crate) contradictions: u64,
+    /// What was reserved follows from the trace.
+    has_reserved: bool,
 }
 
 impl<'p> Course<'p> {
@@ -87,8 +85,7 @@ impl<'p> Course<'p> {
             of_entry: vec![None; entries.len()],
             room: Room::default(),
             first: Levels::default(),
-            without_segments: picture.without_segments,
-            contradictions: 0,
+            has_reserved: trace.known == Known::All,
         };
         course.follow(&at_end);
         let sizes = here.clone().map(|segment| segment.size);
@@ -163,7 +160,6 @@ impl<'p> Course<'p> {
                     let place = self.lives.len();
                     if let Some(before) = open.insert(entry.address, place) {
                         // Its free was not recorded: it was over before this one came.
-                        self.contradictions += 1;
                         self.end(before, at);
                     }
                     self.lives.push(life);
@@ -211,7 +207,6 @@ impl<'p> Course<'p> {
         }
         // What the trace says is there, and the blocks do not have: its end was not recorded.
         for place in open.into_values() {
-            self.contradictions += 1;
             self.end(place, self.entries.len());
         }
     }
@@ -248,7 +243,7 @@ impl<'p> Course<'p> {
         tell(&self, None, &levels);
         let mut peak = (None, levels);
         let mut rounded_peak = (None, levels);
-        let mut reserved_is_known = !self.without_segments && levels.in_use <= levels.reserved;
+        let mut reserved_is_known = self.has_reserved && levels.in_use <= levels.reserved;
         // Lives whose end was not recorded end with the entry that shows it.
         let mut silent: Vec<(usize, usize)> = self
             .lives

@@ -141,9 +141,11 @@ pub struct Figures {
     pub lines: BTreeMap<String, (u64, u64)>,
     /// Bytes of blocks by the power of two below their size: handed out, and free.
     pub sizes: BTreeMap<u32, (u64, u64)>,
-    /// The courses of the devices that have a trace.
+    /// The courses of the devices that have a trace from which one follows.
     pub courses: Vec<DeviceCourse>,
-    /// The peak as mosaic counts it; `None` without a trace.
+    /// A device has a trace from which no course follows, so the peak of all is not known.
+    pub lacks_a_course: bool,
+    /// The peak as mosaic counts it; `None` without a trace, or where no peak follows from it.
     pub peak: Option<Peak>,
     /// XProf's profiles, by device; none of a device of which it is not known what was reserved.
     pub profiles: Vec<(i32, Profile)>,
@@ -180,19 +182,8 @@ impl Figures {
             .collect();
         let mut courses = Vec::new();
         let mut profiles = Vec::new();
-        for trace in picture.traces.iter().filter(|t| !t.entries.is_empty()) {
+        for trace in picture.courses() {
             let course = Course::of(picture, trace);
-            if course.contradictions > 0 {
-                notes.push(format!(
-                    "The trace of device {} and its blocks contradict each other {} times: ends of blocks are missing in it.",
-                    trace.device, course.contradictions
-                ));
-            }
-            let why = if picture.without_segments || course.contradictions == 0 {
-                "entries of segments are missing in its trace"
-            } else {
-                "its trace has more in use than was reserved, as ends of blocks or entries of segments are missing"
-            };
             let mut asked_for = Sampled::new(trace.entries.len(), |levels| levels.requested);
             let mut in_use = Sampled::new(trace.entries.len(), |levels| levels.in_use);
             let walked = course.walk(|_, at, levels| {
@@ -206,8 +197,8 @@ impl Figures {
             courses.push(device_course(&walked, &asked_for, &mut decided));
             if !walked.reserved_is_known {
                 notes.push(format!(
-                    "What was reserved on device {} before the end is not known: {why}. No line \
-                     is drawn for it, and the device is not in the files for XProf, which are about what is reserved.",
+                    "What was reserved on device {} before the end is not known: entries of segments are missing in its trace. No line is drawn \
+                     for it, and the device is not in the files for XProf, which are about what is reserved.",
                     trace.device
                 ));
                 continue;
@@ -215,7 +206,7 @@ impl Figures {
             let profile = xprof::profile(&walked, &in_use.kept, &mut decided);
             profiles.push((trace.device, profile));
         }
-        if courses.is_empty() {
+        if picture.traced().next().is_none() {
             notes.push(
                 "The snapshot has no trace: its history was not recorded. Peak and course are not known.".to_owned(),
             );
@@ -229,6 +220,7 @@ impl Figures {
             top,
             lines,
             sizes: sizes(picture),
+            lacks_a_course: courses.len() < picture.traced().count(),
             courses,
             peak: mosaic::peak(picture),
             profiles,
@@ -240,7 +232,8 @@ impl Figures {
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
         let peaks = self.courses.iter().map(|course| course.peak.allocated);
-        (!self.courses.is_empty()).then(|| peaks.fold(0, u64::saturating_add))
+        let is_known = !self.courses.is_empty() && !self.lacks_a_course;
+        is_known.then(|| peaks.fold(0, u64::saturating_add))
     }
 }
 

@@ -21,7 +21,7 @@ pub use contents::{Leak, Live, Others, Report};
 pub use decided::Row;
 pub use figures::{DeviceCourse, Figures, MOST_TOP, Point, Sums, Top};
 pub use mosaic::{Held, Peak};
-pub use picture::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
+pub use picture::{Action, Block, Entry, Frame, Known, Picture, Segment, State, Trace};
 pub use plots::PlotError;
 pub use rules::RuleSets;
 pub use titan::{Compared, together};

@@ -3,7 +3,7 @@
 //! Dynamic is the highest sum over the trace of the first traced device, which begins at 0: what is handed out is added, and what is
 //! given back is taken off if its coming was seen. Static are the blocks that the trace never names. Both together are the peak.
 
-use crate::picture::{Action, Entry, Frame, Picture};
+use crate::picture::{Action, Entry, Frame, Known, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -27,9 +27,12 @@ pub struct Peak {
     pub stacks: BTreeMap<Vec<Frame>, Held>,
 }
 
-/// Counts the peak; `None` without a trace.
+/// Counts the peak; `None` without a trace, or where no peak follows from it.
 pub(crate) fn peak(picture: &Picture) -> Option<Peak> {
-    let trace = picture.traces.iter().find(|t| !t.entries.is_empty())?;
+    let trace = picture.traced().next()?;
+    if trace.known == Known::Nothing {
+        return None;
+    }
     let (dynamic, at) = highest(&trace.entries);
     let mut peak = Peak {
         dynamic,

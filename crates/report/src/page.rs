@@ -54,7 +54,7 @@ pub(crate) fn page(report: &Report) -> String {
                 (more(ranks.iter().skip(MOST_COURSES).map(|rank| rank.courses.len() as u64).sum(), "courses of further ranks, which are not drawn"))
                 @if ranks.iter().map(|rank| rank.courses.len()).sum::<usize>() == 0 {
                     h2 { "Course" }
-                    p { "There is no trace: peak and course are not known." }
+                    p { @if ranks.iter().any(|rank| rank.lacks_a_course) { "Peak and course are not known: what limits the numbers says why." } @else { "There is no trace: peak and course are not known." } }
                 }
                 h2 { "Handed out at the end, by category" }
                 p.soft { "Categories by the frames of the stacks, as torchtitan's analyzer gives them." }
@@ -396,6 +396,7 @@ mod tests {
                 lines: Vec::new(),
                 more_bytes: 0,
             }],
+            lacks_a_course: false,
             peak: None,
             profiles: Vec::new(),
             notes: Vec::new(),

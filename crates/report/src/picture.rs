@@ -107,13 +107,27 @@ pub struct Entry {
     pub stack: Option<u32>,
 }
 
+/// What follows from a trace. Whoever makes a picture judges that, and says why in its notes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Known {
+    /// The course of blocks and segments, and the peaks.
+    #[default]
+    All,
+    /// The course of blocks. What was reserved before the end is not known, as at the level `blocks`.
+    Blocks,
+    /// Neither a course nor a peak.
+    Nothing,
+}
+
 /// The trace of one device, the oldest entry first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// Ordinal of the device within the process.
     pub device: i32,
     /// The entries as the allocator recorded them, oldest first.
     pub entries: Vec<Entry>,
+    /// What follows from them.
+    pub known: Known,
 }
 
 /// All that a report needs of one snapshot, with each different stack once.
@@ -127,8 +141,6 @@ pub struct Picture {
     pub stacks: Vec<Arc<[Frame]>>,
     /// What limits the numbers, as the file says it.
     pub notes: Vec<String>,
-    /// The traces have no entries of segments, as at the level `blocks`: what was reserved before the end is not known.
-    pub without_segments: bool,
 }
 
 impl Picture {
@@ -136,6 +148,16 @@ impl Picture {
     pub(crate) fn frames(&self, stack: Option<u32>) -> &[Frame] {
         let found = stack.and_then(|stack| self.stacks.get(stack as usize));
         found.map_or(&[], |frames| frames)
+    }
+
+    /// The traces that have entries.
+    pub(crate) fn traced(&self) -> impl Iterator<Item = &Trace> {
+        self.traces.iter().filter(|trace| !trace.entries.is_empty())
+    }
+
+    /// Those of them from which a course follows.
+    pub(crate) fn courses(&self) -> impl Iterator<Item = &Trace> {
+        self.traced().filter(|trace| trace.known != Known::Nothing)
     }
 
     /// The blocks that are handed out, with their device.

@@ -248,7 +248,10 @@ fn timeline(ranks: &[Figures]) -> Result<Vec<u8>, PlotError> {
             .map(|p| p.reserved.map_or(p.allocated, |r| r.max(p.allocated)))
             .max();
         let Some(most) = most else {
-            let said = "There is no trace: the course is not known.";
+            let said = match ranks.iter().any(|rank| rank.lacks_a_course) {
+                true => "The course is not known: the page says why.",
+                false => "There is no trace: the course is not known.",
+            };
             return drawn(root.draw(&Text::new(said.to_owned(), (20, 40), text(18, HPos::Left))));
         };
         let entries = courses.iter().flat_map(|(_, course)| &course.points);

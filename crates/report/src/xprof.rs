@@ -281,12 +281,12 @@ const ALLOCATION: i64 = 1;
 const DEALLOCATION: i64 = 2;
 
 /// Writes the events of a rank, from which XProf computes a memory profile itself: the plane of the program's threads. Devices of
-/// which it is not known what was reserved are left out; `None` if there is no other.
+/// which the course, or what was reserved, is not known are left out; `None` if there is no other.
 #[must_use]
 pub fn space(rank: u64, picture: &Picture, rules: &RuleSets) -> Option<Vec<u8>> {
     let mut decided = Decided::new(picture, rules);
     let mut lines = Vec::new();
-    for trace in picture.traces.iter().filter(|t| !t.entries.is_empty()) {
+    for trace in picture.courses() {
         let walked = Course::of(picture, trace).walk(|_, _, _| {});
         if !walked.reserved_is_known {
             continue;

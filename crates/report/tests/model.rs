@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_report::{
-    Action, Block, Entry, Figures, Frame, Picture, Report, RuleSets, Segment, State, Trace, files,
-    space,
+    Action, Block, Entry, Figures, Frame, Known, Picture, Report, RuleSets, Segment, State, Trace,
+    files, space,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,7 +154,10 @@ fn model(changes: &[Change], skipped: usize) -> Model {
             expandable: false,
             blocks,
         }],
-        traces: vec![Trace { device: 0, entries }],
+        traces: vec![Trace {
+            entries,
+            ..Trace::default()
+        }],
         stacks: stacks(),
         ..Picture::default()
     };
@@ -222,6 +225,7 @@ proptest! {
         size in any::<u64>(),
         device in any::<i32>(),
         expandable in any::<bool>(),
+        known in prop_oneof![Just(Known::All), Just(Known::Blocks), Just(Known::Nothing)],
     ) {
         const ACTIONS: [Action; 7] =
             [Action::Alloc, Action::Free, Action::Grow, Action::Shrink, Action::Map, Action::Unmap, Action::Other];
@@ -236,10 +240,9 @@ proptest! {
         };
         let picture = Picture {
             segments: vec![Segment { device, address: 0, size, expandable, blocks: blocks.into_iter().map(block).collect() }],
-            traces: vec![Trace { device, entries: entries.into_iter().map(entry).collect() }],
+            traces: vec![Trace { device, entries: entries.into_iter().map(entry).collect(), known }],
             stacks: stacks(),
             notes: vec!["<b>".to_owned()],
-            without_segments: false,
         };
         let rules = RuleSets::new().unwrap();
         let figures = Figures::of(u64::MAX, String::new(), &picture, &rules);
@@ -287,6 +290,7 @@ fn free_pieces_end_where_segments_did() {
             traces: vec![Trace {
                 device: 0,
                 entries: entries.map(entry).to_vec(),
+                known: Known::All,
             }],
             ..Picture::default()
         };
@@ -325,7 +329,7 @@ fn nothing_is_reserved_where_the_trace_has_no_segments() {
         time_us: None,
         stack: None,
     };
-    let told = |entries: &[Entry], without_segments| {
+    let told = |entries: &[Entry], known| {
         let picture = Picture {
             segments: vec![Segment {
                 device: 0,
@@ -337,8 +341,8 @@ fn nothing_is_reserved_where_the_trace_has_no_segments() {
             traces: vec![Trace {
                 device: 0,
                 entries: entries.to_vec(),
+                known,
             }],
-            without_segments,
             ..Picture::default()
         };
         let rules = RuleSets::new().unwrap();
@@ -358,12 +362,59 @@ fn nothing_is_reserved_where_the_trace_has_no_segments() {
         entry(Action::Free, 1),
     ];
     // More was handed out than the only segment has: nobody has to say that segments are missing.
-    assert_eq!(told(&all, false), 10 * GIB);
+    assert_eq!(told(&all, Known::All), 10 * GIB);
     let small = [Action::Alloc, Action::Free].map(|action| Entry {
         size: GIB,
         ..entry(action, 0)
     });
-    assert_eq!(told(&small, true), GIB);
+    assert_eq!(told(&small, Known::Blocks), GIB);
+}
+
+/// Of two traces one says nothing of what happened: its device has no course and no profile, and the peak of both is not known.
+#[test]
+fn a_trace_from_which_nothing_follows_has_no_course_and_no_peak() {
+    let entry = Entry {
+        action: Action::Alloc,
+        address: BASE,
+        size: 4096,
+        time_us: None,
+        stack: None,
+    };
+    let trace = |device, known| Trace {
+        device,
+        entries: vec![entry],
+        known,
+    };
+    let figures = |traces| {
+        let picture = Picture {
+            traces,
+            ..Picture::default()
+        };
+        Figures::of(0, String::new(), &picture, &RuleSets::new().unwrap())
+    };
+    let told = |figures: &Figures| {
+        let report = Report {
+            name: String::new(),
+            made: String::new(),
+            made_by: String::new(),
+            ranks: vec![figures.clone()],
+            live: None,
+            compared: None,
+        };
+        files(&report).unwrap()
+    };
+    let none = figures(vec![trace(0, Known::Nothing)]);
+    assert_eq!((none.peak_bytes(), none.courses.len()), (None, 0));
+    assert_eq!((none.peak.as_ref(), none.profiles.len()), (None, 0));
+    let files = told(&none);
+    assert!(!files.iter().any(|(name, _)| name.ends_with(".json")));
+    let page = files.into_iter().find(|(name, _)| name == "report.html");
+    let page = String::from_utf8(page.unwrap().1).unwrap();
+    assert!(page.contains("Peak and course are not known"), "{page}");
+    assert!(!page.contains("There is no trace"), "{page}");
+    let one = figures(vec![trace(0, Known::Blocks), trace(1, Known::Nothing)]);
+    assert_eq!((one.peak_bytes(), one.courses.len()), (None, 1));
+    assert!(one.peak.is_some());
 }
 
 /// Each of eight devices has one free block: nothing of it is scattered.

@@ -197,6 +197,8 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
             Some(d) if d.count > 0 => {
                 format!("{} / {} / {}", show(d.p50), show(d.p99), show(d.max))
             }
+            // Left out, as where the moments are not right.
+            _ if history == Known::Not => units::unknown(),
             _ => "none seen".to_owned(),
         };
     type Row<'a> = (&'a str, &'a dyn Fn(&v1::DeviceStats) -> String);

@@ -4,13 +4,14 @@ use super::error::FileError;
 use super::kept::MOST_IN_ALL;
 use super::viz::note;
 use crate::units::grouped;
-use memscope_pickle::{Pickle, Snapshot, Stacks, Value};
+use memscope_pickle::{Doubt, Pickle, Snapshot, Stacks, Value, doubts};
 use memscope_proto::v1::CoverageNote;
-use memscope_report::{Action, Block, Entry, Frame, Picture, Segment, State, Trace};
+use memscope_report::{Action, Block, Entry, Frame, Known, Picture, Segment, State, Trace};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(super) fn of_pickle(pickle: &Pickle) -> Result<(Picture, Vec<CoverageNote>), FileError> {
+    let (devices, doubts): (Vec<_>, Vec<_>) = doubts(pickle)?.into_iter().unzip();
     let mut snapshot = Snapshot::of(pickle)?;
     let mut stacks = Stacks::within(MOST_IN_ALL);
     let mut texts = HashMap::new();
@@ -46,12 +47,25 @@ pub(super) fn of_pickle(pickle: &Pickle) -> Result<(Picture, Vec<CoverageNote>),
             None => traces.push(Trace {
                 device,
                 entries: vec![entry],
+                known: Known::All,
             }),
         }
     })?;
     picture.stacks = stacks.all;
     let mut notes: Vec<CoverageNote> = snapshot.notes().into_iter().map(note).collect();
-    picture.without_segments = notes.iter().any(|note| note.code == "level_blocks");
+    let without_segments = notes.iter().any(|note| note.code == "level_blocks");
+    for trace in &mut picture.traces {
+        let judged = devices.iter().zip(&doubts);
+        let judged = judged.filter(|(device, _)| **device == trace.device);
+        for (_, doubts) in judged {
+            trace.known = match doubts.is_course_known() {
+                false => Known::Nothing,
+                true if without_segments || !doubts.is_reserved_known() => Known::Blocks,
+                true => Known::All,
+            };
+        }
+    }
+    notes.extend(memscope_pickle::notes(&doubts).map(doubt));
     if let Some(dropped @ 1..) = snapshot.origin().trace_dropped {
         notes.push(CoverageNote {
             code: "trace_dropped".to_owned(),
@@ -65,6 +79,19 @@ pub(super) fn of_pickle(pickle: &Pickle) -> Result<(Picture, Vec<CoverageNote>),
     }
     picture.notes = notes.iter().map(|note| note.text.clone()).collect();
     Ok((picture, notes))
+}
+
+fn doubt(doubt: Doubt) -> CoverageNote {
+    CoverageNote {
+        code: doubt.code.to_owned(),
+        text: doubt.text,
+        affects: doubt
+            .spoils
+            .then(|| "history".to_owned())
+            .into_iter()
+            .collect(),
+        lower_bound: false,
+    }
 }
 
 const fn state(state: memscope_pickle::State) -> State {

@@ -53,6 +53,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
         stream: 0,
         large: false,
         pool: (0, 0),
+        pool_told: true,
         expandable: false,
         seen: true,
         blocks: vec![

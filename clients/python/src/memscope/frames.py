@@ -384,6 +384,12 @@ def _known(message: Any, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
 
 
+def _pool(message: Any) -> tuple[int | None, int | None]:
+    """Both halves of a private pool's id; None if it is not known."""
+    pool = _known(message, "pool")
+    return (None, None) if pool is None else (pool.first, pool.second)
+
+
 def word(enum: Any, value: int) -> str | None:
     """The word of an enumeration's value, without what all of them begin with; None for what is not said."""
     names = enum.keys()
@@ -542,8 +548,7 @@ class SnapshotRead:
                     len(blocks),
                     segment.stream,
                     segment.large,
-                    segment.pool.first,
-                    segment.pool.second,
+                    *_pool(segment),
                     segment.expandable,
                     segment.seen,
                 )
@@ -559,7 +564,7 @@ class SnapshotRead:
 
         def rows() -> Iterator[tuple[Any, ...]]:
             for segment, blocks in self._by_segment():
-                ends = segment.stream, segment.large, segment.pool.first, segment.pool.second
+                ends = segment.stream, segment.large, *_pool(segment)
                 for block in blocks:
                     since = _known(block, "since_boot_ns")
                     requested = _known(block, "requested_bytes")
@@ -595,8 +600,7 @@ class SnapshotRead:
                     one.size_bytes,
                     one.address if is_oom else None,
                     one.stream,
-                    one.pool.first,
-                    one.pool.second,
+                    *_pool(one),
                     one.tid or None,
                     one.time_boot_ns,
                 )

@@ -115,6 +115,7 @@ impl Device {
                 stream: self.stream,
                 large: true,
                 pool: self.pool,
+                pool_told: true,
                 expandable: false,
                 seen: true,
                 blocks,

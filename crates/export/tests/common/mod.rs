@@ -71,6 +71,7 @@ pub fn report() -> SnapshotReport {
         stream: 0,
         large: true,
         pool: (0, 0),
+        pool_told: true,
         expandable: false,
         seen: true,
         blocks,
@@ -102,6 +103,7 @@ pub fn report() -> SnapshotReport {
                 large: false,
                 expandable: true,
                 pool: (0, 1 << 33),
+                pool_told: true,
                 stream: 0x5555_0000_1234,
                 seen: false,
                 ..segment(
@@ -159,6 +161,7 @@ pub fn large(segments: u64, entries: u64) -> SnapshotReport {
             stream: 0,
             large: false,
             pool: (0, 0),
+            pool_told: true,
             expandable: false,
             seen: true,
             blocks: (0..1000)

@@ -109,6 +109,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
                 "course_coarse",
                 "forked",
                 "import_microseconds",
+                "import_no_segments",
+                "import_requests_left_out",
                 "import_time_of_file",
                 "import_words_left_out",
                 "import_shadow",
@@ -253,7 +255,11 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         (&["import_no_trace"], Effect::at_least(&[History])),
         (&["matched_by_place"], Effect::either_way(&[Blocks])),
         (
-            &["import_sizes_rounded", "import_contradictions"],
+            &[
+                "import_sizes_rounded",
+                "import_contradictions",
+                "import_actions_left_out",
+            ],
             Effect::either_way(&[History]),
         ),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),

@@ -501,7 +501,7 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
             "pool_ids_unknown",
             format!(
                 "{untold} segments came of which this version's trace does not tell whether they are a \
-                 private pool's; they are shown as the default pool's until the structures are read"
+                 private pool's; files that have no word for that show them as the default pool's"
             ),
         );
     }

@@ -155,6 +155,7 @@ fn driver_segments(
         stream: allocation.stream.unwrap_or(0),
         large: size > SMALL_SEGMENT,
         pool: (0, 0),
+        pool_told: true,
         expandable: false,
         seen: true,
         blocks: vec![SnapshotBlock {
@@ -429,6 +430,7 @@ fn segment(
         },
         large,
         pool: range.pool,
+        pool_told: range.told,
         expandable: range.expandable,
         seen,
         blocks: making.blocks.clone(),

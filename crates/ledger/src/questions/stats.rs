@@ -70,6 +70,7 @@ fn leave_out_doubtful(devices: &mut [DeviceStats], notes: &[v1::CoverageNote]) {
             device.peak_allocated_bytes = None;
             device.peak_reserved_bytes = None;
             (device.peak_event, device.peak_unix_ns) = (None, None);
+            (device.sizes, device.lifetimes) = (None, None);
         }
     }
 }

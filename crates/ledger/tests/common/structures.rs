@@ -135,8 +135,7 @@ impl Sim {
                     .filter(|(_, piece)| piece.4 != 0)
                     .map(|(a, piece)| (*a, piece.4))
                     .collect(),
-                holes: Vec::new(),
-                stacks: Vec::new(),
+                ..HeldSegment::default()
             })
             .collect()
     }

@@ -4,19 +4,21 @@
 //! then come the entries of the traces and the program's annotations by their times. Refuses: to say what a snapshot does not say: whose
 //! process it was, its rank, what lies outside PyTorch's pool.
 
-mod device;
+mod held;
 mod stacks;
-mod torch;
 
+use crate::doubts::{self, Doubts};
+use crate::pool::{Pool, Rules, Undone};
 use crate::reader::{Pickle, Value};
 use crate::snapshot::{Action, NotASnapshot};
-use device::{Pool, Rules, Undone};
+use crate::whole::{Annotation, Device, Entry, Settings, Snapshot};
+use held::held;
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, Body, CoverageNote, Event, EventId, HeldPart, Level, Mark, MarkKind,
-    MarkSource, Placement, PoolTrace, ProcessFacts, ProcessHandle, StackRef, TraceAction,
+    AllocatorFacts, AllocatorSettings, Backend, Body, CoverageNote, Event, EventId, HeldPart,
+    Level, Mark, MarkKind, MarkSource, Placement, PoolTrace, ProcessFacts, ProcessHandle, StackRef,
+    TraceAction,
 };
 use stacks::Stacks;
-use torch::{Annotation, Device, Entry, Snapshot};
 
 /// The process of all events.
 const PROCESS: ProcessHandle = ProcessHandle(1);
@@ -101,9 +103,9 @@ pub fn import<E: From<NotASnapshot>>(
 /// What was not as it should be, over all devices.
 #[derive(Default)]
 struct Lacks {
-    contradictions: u64,
     guessed: u64,
     without_trace: u64,
+    doubts: Vec<Doubts>,
 }
 
 fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static str, String)> {
@@ -138,15 +140,6 @@ fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static s
             ),
         ));
     }
-    if lacks.contradictions > 0 {
-        notes.push((
-            "import_contradictions",
-            format!(
-                "{} entries of the trace do not fit the segments and blocks of the snapshot: the end is as the snapshot says, and the way to it is not certain",
-                lacks.contradictions
-            ),
-        ));
-    }
     if snapshot.unknown > 0 {
         notes.push((
             "import_rows_left_out",
@@ -156,12 +149,12 @@ fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static s
             ),
         ));
     }
-    if snapshot.moved + snapshot.untimed > 0 {
+    if snapshot.untimed > 0 {
         notes.push((
             "import_times_moved",
             format!(
-                "{} entries have no time or an earlier one than the entry before them: they are shown at its moment",
-                snapshot.moved + snapshot.untimed
+                "{} entries have no time: they are shown at the moment of the entry before them",
+                snapshot.untimed
             ),
         ));
     }
@@ -174,6 +167,7 @@ fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static s
             ),
         ));
     }
+    notes.extend(doubts::notes(&lacks.doubts).map(|note| (note.code, note.text)));
     notes
 }
 
@@ -193,6 +187,7 @@ struct Telling<'a> {
     undone: Undone,
     next: usize,
     totals_up_to: usize,
+    leads_to_end: bool,
 }
 
 impl<E> Log<'_, E> {
@@ -247,7 +242,7 @@ impl<E> Log<'_, E> {
         let last = snapshot.devices.last_key_value();
         self.tell(Body::Allocator(Box::new(AllocatorFacts {
             devices: last.map_or(0, |(ordinal, _)| ordinal.unsigned_abs() + 1),
-            settings: snapshot.settings.clone(),
+            settings: snapshot.settings.as_ref().map(settings),
         })))?;
         // What limited the numbers when memscope wrote the file limits them at each moment of it.
         for note in &snapshot.notes {
@@ -278,18 +273,21 @@ impl<E> Log<'_, E> {
         let mut telling = Vec::new();
         for (&ordinal, device) in &snapshot.devices {
             let undone = Pool::of(device).undo(&device.trace, &rules);
+            let doubts = undone.judge(device, &rules);
             lacks.guessed += undone.guessed;
             lacks.without_trace += u64::from(device.trace.is_empty());
             telling.push(Telling {
-                totals_up_to: undone.totals_up_to(device, &rules),
+                totals_up_to: totals_up_to(&doubts, &device.trace),
+                leads_to_end: doubts.leads_to_end,
                 ordinal,
                 device,
                 undone,
                 next: 0,
             });
+            lacks.doubts.push(doubts);
         }
-        for one in telling.iter_mut().filter(|one| one.device.trace.is_empty()) {
-            self.reading(one.ordinal, &mut one.undone.pool, self.begun_ns)?;
+        for one in telling.iter().filter(|one| one.device.trace.is_empty()) {
+            self.reading(one.ordinal, &one.undone.pool, self.begun_ns)?;
         }
         let mut annotations = snapshot.annotations.iter().peekable();
         loop {
@@ -308,29 +306,26 @@ impl<E> Log<'_, E> {
             if one.next == 0 {
                 let at_ns = entry.time_ns.saturating_sub(1).max(self.begun_ns);
                 self.now_ns = self.now_ns.max(at_ns);
-                self.reading(one.ordinal, &mut one.undone.pool, at_ns)?;
+                self.reading(one.ordinal, &one.undone.pool, at_ns)?;
             }
             self.entry(one, entry, &rules)?;
             one.next += 1;
         }
         for one in telling {
-            let mut end = Pool::of(one.device);
-            let is_right = one.undone.pool.is_same(&end);
-            lacks.contradictions += one.undone.pool.contradictions;
-            if !is_right {
-                lacks.contradictions = lacks.contradictions.max(1);
+            if !one.leads_to_end {
+                let end = Pool::of(one.device);
                 self.now_ns = self.now_ns.saturating_add(1);
                 let now_ns = self.now_ns;
-                self.reading(one.ordinal, &mut end, now_ns)?;
+                self.reading(one.ordinal, &end, now_ns)?;
             }
         }
         Ok(lacks)
     }
 
-    fn reading(&mut self, ordinal: i32, pool: &mut Pool, at_ns: u64) -> Result<(), E> {
+    fn reading(&mut self, ordinal: i32, pool: &Pool, at_ns: u64) -> Result<(), E> {
         let mut told: Vec<Option<Value>> = Vec::new();
         // The stacks come before the reading that names them.
-        pool.reading(|frames| {
+        held(pool, |frames| {
             told.extend(frames.map(Some));
             None
         });
@@ -338,13 +333,11 @@ impl<E> Log<'_, E> {
             self.stack(frames)?;
         }
         let (pickle, stacks) = (self.pickle, &mut self.stacks);
-        let before = pool.contradictions;
         let (segments, total_allocated, total_reserved) =
-            pool.reading(|frames| match stacks.of(pickle, frames).0 {
+            held(pool, |frames| match stacks.of(pickle, frames).0 {
                 StackRef::Id(id) => Some(id),
                 _ => None,
             });
-        pool.contradictions = before;
         self.tell(Body::Held(Box::new(HeldPart {
             at_ns,
             device: ordinal,
@@ -373,7 +366,7 @@ impl<E> Log<'_, E> {
             block_size: size,
             total_allocated: totals.map(|(allocated, _)| allocated),
             total_reserved: totals.map(|(_, reserved)| reserved),
-            pool: entry.pool,
+            pool: one.undone.pool_of((one.next, entry)),
         };
         self.push(PROCESS, stack, Body::Trace(trace))
     }
@@ -394,6 +387,26 @@ impl<E> Log<'_, E> {
             cut: end < name.len(),
         };
         self.tell(Body::Mark(Box::new(mark)))
+    }
+}
+
+/// Number of the entry from which on totals are not told. Where the trace does not lead to the snapshot, a reading sets the end right, and the
+/// ledger believes none that contradicts the last total.
+fn totals_up_to(doubts: &Doubts, trace: &[Entry]) -> usize {
+    let comes = |entry: &Entry| entry.action == Action::Alloc;
+    match doubts.leads_to_end {
+        true => trace.len(),
+        false => trace.iter().rposition(comes).unwrap_or(0),
+    }
+}
+
+/// The ledger's form of the allocator's settings.
+fn settings(told: &Settings) -> AllocatorSettings {
+    AllocatorSettings {
+        text: told.text.clone(),
+        max_split_bytes: told.max_split_bytes,
+        collection_threshold: told.collection_threshold,
+        divisions: told.divisions.clone(),
     }
 }
 

@@ -521,6 +521,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                 stream: 0,
                 large: false,
                 pool: (0, 0),
+                pool_told: true,
                 expandable: false,
                 seen: true,
                 blocks: (0..blocks as u64)

@@ -5,6 +5,7 @@ use crate::refusal::invalid;
 use memscope_export::stacks::{Group, GroupBy, Metric, Tallies, Unit, View, groups};
 use memscope_export::{Names, missing};
 use memscope_ledger::report::{Frame, StackReport, StackRow, Tally};
+use memscope_ledger::{Affects, effect};
 use memscope_proto::v1;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ pub(crate) fn stacks(
     let mut names = Named::default();
     let mut others = Tallies::default();
     match by {
+        // Rows of what is not known, and their shares, would be numbers that are not right.
+        _ if is_over_time(view.metric) && is_doubtful(report) => {}
         None => {
             let mut rows: Vec<&StackRow> = report.rows.iter().collect();
             // The sort is stable: rows that are equal here stay in the order of their live bytes.
@@ -141,6 +144,18 @@ impl Named {
             stacks: group.stacks,
         }
     }
+}
+
+fn is_over_time(metric: Metric) -> bool {
+    matches!(metric, Metric::Peak | Metric::Allocated)
+}
+
+/// Whether what happened over time may be too much as well as too little. Then it counts as unknown, as in `stats`.
+fn is_doubtful(report: &StackReport) -> bool {
+    report.coverage.iter().any(|note| {
+        let effect = effect(&note.code);
+        !effect.lower_bound && effect.affects.contains(&Affects::History)
+    })
 }
 
 fn devices(report: &StackReport) -> Vec<v1::StackDevice> {

@@ -55,6 +55,8 @@ pub(super) fn text(answer: &v1::StacksResponse, lines: usize) -> String {
     if !rows.is_empty() {
         text.push('\n');
         text.push_str(&table(&shown.columns(answer), rows));
+    } else if shown.is_over_time() && over_time(answer) == Known::Not {
+        text.push_str("Which stacks had it is not known: the notes below say why.\n");
     } else if !answer.devices.is_empty() {
         text.push_str(&format!("No stack has any {}.\n", shown.what()));
     }
@@ -75,12 +77,17 @@ fn is_long(cells: &[String]) -> bool {
     cells.last().is_some_and(|cell| cell.contains('\n'))
 }
 
+/// How exactly it is known what was at the peak and what came since the attach.
+fn over_time(answer: &v1::StacksResponse) -> Known {
+    Known::of(&answer.coverage, &["blocks", "history"])
+}
+
 /// `Device 0: live 1.00 GiB, at the peak …, allocated since the attach …; 37 stacks`.
 fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
     let amounts = one.amounts.unwrap_or_default();
     let of = |amount: Option<v1::Amount>| bytes(amount.unwrap_or_default().bytes);
     let blocks = Known::of(&answer.coverage, &["blocks"]);
-    let history = Known::of(&answer.coverage, &["blocks", "history"]);
+    let history = over_time(answer);
     let mut text = format!(
         "Device {}: live {}, at the peak {}, allocated since the attach {}; {} stack{}\n",
         device(one.device),
@@ -143,6 +150,13 @@ impl Shown {
 
     pub(super) fn is_growth(self) -> bool {
         self.metric == v1::StackMetric::Growth
+    }
+
+    fn is_over_time(self) -> bool {
+        matches!(
+            self.metric,
+            v1::StackMetric::Peak | v1::StackMetric::Allocated
+        )
     }
 
     pub(super) fn what(self) -> &'static str {

@@ -439,7 +439,7 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
             pool: segment.pool,
             expandable: segment.expandable,
             large: Some(segment.large),
-            told: true,
+            told: !segment.pool_untold,
         });
     }
     let held = segments.clone();

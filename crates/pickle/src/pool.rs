@@ -3,10 +3,10 @@
 //! Owns: what each entry of the trace does to segments and blocks, in both directions, and the allocator's rules by which a request becomes
 //! a block's size. Refuses: to guess silently: what contradicts the snapshot is counted.
 
-use super::torch::{Device, Entry};
+use crate::doubts::{Doubts, LeftOut};
 use crate::reader::Value;
 use crate::snapshot::{Action, Segment, State};
-use memscope_ledger::event::{AllocatorSettings, HeldSegment};
+use crate::whole::{Device, Entry, Settings};
 use std::collections::{BTreeMap, HashMap};
 
 /// A request is rounded to a multiple of this.
@@ -18,58 +18,66 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// A block that is handed out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
-    pub(super) size: u64,
-    pub(super) requested: u64,
-    pub(super) pending: bool,
-    pub(super) frames: Option<Value>,
+pub(crate) struct Held {
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    pub(crate) pending: bool,
+    pub(crate) frames: Option<Value>,
     /// It is in the snapshot itself, so its size is known.
     is_certain: bool,
 }
 
+/// A segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Room {
-    size: u64,
-    stream: u64,
-    large: bool,
-    pool: (u64, u64),
-    expandable: bool,
+pub(crate) struct Room {
+    pub(crate) size: u64,
+    pub(crate) stream: u64,
+    pub(crate) large: bool,
+    /// Its private pool; `None` of a segment that is gone and of which no entry says it.
+    pub(crate) pool: Option<(u64, u64)>,
+    pub(crate) expandable: bool,
 }
 
 /// The segments and blocks of a device at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pool {
-    segments: BTreeMap<u64, Room>,
-    blocks: BTreeMap<u64, Held>,
-    /// How often an entry contradicted what was known.
-    pub(super) contradictions: u64,
+pub(crate) struct Pool {
+    pub(crate) segments: BTreeMap<u64, Room>,
+    pub(crate) blocks: BTreeMap<u64, Held>,
+    /// How often an entry contradicted what was known of the blocks.
+    contradictions: u64,
+    /// How often one named a segment or a block in a segment that was not known.
+    outside: u64,
+    /// The trace has no entries of requested frees, so a block counts until its free is complete.
+    without_requests: bool,
     /// Bytes that are handed out. They are kept up to date while the trace is told, not while it is undone.
-    pub(super) allocated: u64,
+    pub(crate) allocated: u64,
     /// Bytes of all segments; the same holds.
-    pub(super) reserved: u64,
+    pub(crate) reserved: u64,
 }
 
 /// What is known of a device's trace when it was undone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Undone {
+pub(crate) struct Undone {
     /// The state at the beginning of the trace.
-    pub(super) pool: Pool,
+    pub(crate) pool: Pool,
     /// Sizes of the blocks that the snapshot has, by the entry that allocated them.
     sizes: HashMap<usize, u64>,
+    /// Private pools of the segments that came, where the entry itself does not say it, by the entry.
+    pools: HashMap<usize, (u64, u64)>,
     /// Number of blocks from before the trace of which only the requested size is known.
-    pub(super) guessed: u64,
+    pub(crate) guessed: u64,
 }
 
 /// How the allocator makes a block's size of a request.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     max_split: u64,
     divisions: Vec<u64>,
     expandable: bool,
 }
 
 impl Rules {
-    pub(super) fn of(settings: Option<&AllocatorSettings>, expandable: bool) -> Rules {
+    pub(crate) fn of(settings: Option<&Settings>, expandable: bool) -> Rules {
         Rules {
             max_split: settings.map_or(u64::MAX, |settings| settings.max_split_bytes),
             divisions: settings.map_or_else(Vec::new, |settings| settings.divisions.clone()),
@@ -114,7 +122,7 @@ impl Rules {
 
 impl Pool {
     /// The state that the snapshot shows.
-    pub(super) fn of(device: &Device) -> Pool {
+    pub(crate) fn of(device: &Device) -> Pool {
         let mut pool = Pool::default();
         for segment in &device.segments {
             let Segment {
@@ -171,18 +179,18 @@ impl Pool {
         (addr - start < room.size).then_some((*start, *room))
     }
 
-    /// How much room there is from an address on, up to the next block or the end of the segment; 0 if it is not free.
-    fn room(&self, addr: u64) -> (u64, bool) {
-        let Some((start, segment)) = self.segment(addr) else {
-            return (0, true);
-        };
+    /// How much room there is from an address on, up to the next block or the end of the segment, and 0 if it is not free; and whether the
+    /// segment is large, if one is known.
+    fn room(&self, addr: u64) -> (u64, Option<bool>) {
+        let segment = self.segment(addr);
+        let large = segment.map(|(_, room)| room.large);
         let before = self.blocks.range(..=addr).next_back();
         if before.is_some_and(|(at, held)| at.saturating_add(held.size) > addr) {
-            return (0, segment.large);
+            return (0, large);
         }
-        let end = start.saturating_add(segment.size);
+        let end = segment.map_or(u64::MAX, |(start, room)| start.saturating_add(room.size));
         let next = self.blocks.range(addr..).next().map_or(end, |(at, _)| *at);
-        (next.min(end) - addr, segment.large)
+        (next.min(end) - addr, large)
     }
 
     fn add_range(&mut self, addr: u64, room: Room) {
@@ -200,6 +208,7 @@ impl Pool {
         if let Some((at, other)) = before {
             room = Room {
                 size: other.size + room.size,
+                pool: other.pool.or(room.pool),
                 ..other
             };
             from = at;
@@ -207,11 +216,12 @@ impl Pool {
         if let Some(other) = after {
             self.segments.remove(&end);
             room.size += other.size;
+            room.pool = room.pool.or(other.pool);
         }
         let replaced = self.segments.insert(from, room);
         if let Some(replaced) = replaced.filter(|_| before.is_none()) {
             self.reserved = self.reserved.saturating_sub(replaced.size);
-            self.contradictions += 1;
+            self.outside += 1;
         }
     }
 
@@ -220,7 +230,7 @@ impl Pool {
         let whole = self.segment(addr);
         let Some((start, room)) = whole.filter(|(at, room)| at.saturating_add(room.size) >= end)
         else {
-            self.contradictions += 1;
+            self.outside += 1;
             return;
         };
         let stop = start.saturating_add(room.size);
@@ -247,8 +257,19 @@ impl Pool {
     }
 
     /// The state and the certain sizes at the beginning of a device's trace.
-    pub(super) fn undo(mut self, trace: &[Entry], rules: &Rules) -> Undone {
-        let mut sizes = HashMap::new();
+    pub(crate) fn undo(mut self, trace: &[Entry], rules: &Rules) -> Undone {
+        let (mut sizes, mut pools) = (HashMap::new(), HashMap::new());
+        // The first entry may be the end of a free whose beginning is no longer in the trace.
+        let completed = trace.iter().skip(1);
+        self.without_requests = completed
+            .map(|entry| entry.action)
+            .any(|action| action == Action::FreeCompleted)
+            && !has(trace, &[Action::FreeRequested]);
+        if self.without_requests {
+            for held in self.blocks.values_mut() {
+                held.pending = false;
+            }
+        }
         for (number, entry) in trace.iter().enumerate().rev() {
             match entry.action {
                 Action::Alloc => match self.blocks.remove(&entry.addr) {
@@ -260,13 +281,17 @@ impl Pool {
                     }
                     None => self.contradictions += 1,
                 },
-                Action::FreeCompleted => self.put_back(entry, true, rules),
+                Action::FreeCompleted => self.put_back(entry, !self.without_requests, rules),
                 Action::FreeRequested => match self.blocks.get_mut(&entry.addr) {
                     Some(held) => held.pending = false,
                     // Its completion was not in the trace.
                     None => self.put_back(entry, false, rules),
                 },
                 Action::SegmentAlloc | Action::SegmentMap => {
+                    let pool = self.segment(entry.addr).and_then(|(_, room)| room.pool);
+                    if let Some(pool) = pool {
+                        pools.insert(number, pool);
+                    }
                     self.remove_range(entry.addr, entry.size);
                 }
                 Action::SegmentFree | Action::SegmentUnmap => {
@@ -282,6 +307,7 @@ impl Pool {
         Undone {
             pool: self,
             sizes,
+            pools,
             guessed: guessed as u64,
         }
     }
@@ -291,14 +317,15 @@ impl Pool {
             size: entry.size,
             stream: entry.stream,
             large: entry.size > SMALL_SEGMENT,
-            pool: entry.pool.unwrap_or((0, 0)),
+            pool: entry.pool,
             expandable,
         }
     }
 
     /// Undoes the end of a block: it is there again.
     fn put_back(&mut self, entry: &Entry, pending: bool, rules: &Rules) {
-        let (room, _) = self.room(entry.addr);
+        let (room, segment) = self.room(entry.addr);
+        self.outside += u64::from(segment.is_none());
         let rounded = rules.rounded(entry.size);
         if room < rounded {
             self.contradictions += 1;
@@ -320,12 +347,13 @@ impl Pool {
     fn redo(&mut self, entry: &Entry, known: Option<u64>, rules: &Rules) -> Option<u64> {
         match entry.action {
             Action::Alloc => {
-                let (room, large) = self.room(entry.addr);
+                let (room, segment) = self.room(entry.addr);
+                self.outside += u64::from(segment.is_none());
                 let rounded = rules.rounded(entry.size);
-                let size = match known {
-                    Some(size) => size,
-                    None if room >= rounded => rules.taken(rounded, room, large),
-                    None => rounded,
+                let size = match (known, segment) {
+                    (Some(size), _) => size,
+                    (None, Some(large)) if room >= rounded => rules.taken(rounded, room, large),
+                    (None, _) => rounded,
                 };
                 self.contradictions += u64::from(size > room);
                 let held = Held {
@@ -365,13 +393,18 @@ impl Pool {
         None
     }
 
-    /// Whether the same blocks are handed out, and the same memory is reserved.
-    pub(super) fn is_same(&self, other: &Pool) -> bool {
-        let blocks = |pool: &Pool| {
-            let blocks = pool.blocks.iter();
-            let blocks = blocks.map(|(at, held)| (*at, held.size, held.requested, held.pending));
-            blocks.collect::<Vec<_>>()
+    /// The blocks that are handed out, and whether they wait for a stream if that is told.
+    fn told_blocks(&self, has_requests: bool) -> Vec<(u64, u64, u64, bool)> {
+        let blocks = self.blocks.iter();
+        let told = |(at, held): (&u64, &Held)| {
+            let pending = held.pending && has_requests;
+            (*at, held.size, held.requested, pending)
         };
+        blocks.map(told).collect()
+    }
+
+    /// Whether the same memory is reserved.
+    fn has_the_segments_of(&self, other: &Pool) -> bool {
         // Which pool a segment is from, its entry may not say.
         let segments = |pool: &Pool| {
             let segments = pool.segments.iter();
@@ -379,72 +412,87 @@ impl Pool {
                 .map(|(at, room)| (*at, room.size, room.stream))
                 .collect::<Vec<_>>()
         };
-        blocks(self) == blocks(other) && segments(self) == segments(other)
-    }
-
-    /// The state as a reading has it: segments, the blocks in them, and allocated and reserved bytes. `stack` gives the identity of a
-    /// block's stack. What overlaps is left out and counted.
-    pub(super) fn reading(
-        &mut self,
-        mut stack: impl FnMut(Option<Value>) -> Option<u64>,
-    ) -> (Vec<HeldSegment>, u64, u64) {
-        let (mut allocated, mut reserved) = (0u64, 0u64);
-        let mut held = Vec::with_capacity(self.segments.len());
-        let mut placed = 0;
-        for (&addr, room) in &self.segments {
-            let end = addr.saturating_add(room.size);
-            let mut segment = HeldSegment {
-                addr,
-                size: room.size,
-                stream: room.stream,
-                large: room.large,
-                pool: room.pool,
-                expandable: room.expandable,
-                ..HeldSegment::default()
-            };
-            let mut at = addr;
-            for (&block, one) in self.blocks.range(addr..end) {
-                if block < at || one.size == 0 || one.size > end - block {
-                    continue;
-                }
-                placed += 1;
-                at = block + one.size;
-                if !one.pending {
-                    allocated = allocated.saturating_add(one.size);
-                }
-                let tuple = (block, one.size, one.requested, one.pending);
-                segment.blocks.push(tuple);
-                if let Some(stack) = stack(one.frames) {
-                    segment.stacks.push((block, stack));
-                }
-            }
-            reserved = reserved.saturating_add(room.size);
-            held.push(segment);
-        }
-        self.contradictions += (self.blocks.len() - placed) as u64;
-        (held, allocated, reserved)
+        segments(self) == segments(other)
     }
 }
 
+/// Whether a trace has an entry of one of these actions.
+fn has(trace: &[Entry], actions: &[Action]) -> bool {
+    trace.iter().any(|entry| actions.contains(&entry.action))
+}
+
 impl Undone {
-    /// Number of the entry from which on totals are not told. Where the trace does not lead to the snapshot, a reading sets the end right, and the
-    /// ledger believes none that contradicts the last total.
-    pub(super) fn totals_up_to(&self, device: &Device, rules: &Rules) -> usize {
+    /// What is wrong with the trace of this device, which is done again for that.
+    pub(crate) fn judge(&self, device: &Device, rules: &Rules) -> Doubts {
         let mut tried = self.clone();
         for numbered in device.trace.iter().enumerate() {
             tried.redo(numbered, rules);
         }
-        let comes = |entry: &Entry| entry.action == Action::Alloc;
-        match tried.pool.is_same(&Pool::of(device)) {
-            true => device.trace.len(),
-            false => device.trace.iter().rposition(comes).unwrap_or(0),
+        let (end, pool) = (Pool::of(device), tried.pool);
+        let has = |actions: &[Action]| has(&device.trace, actions);
+        let segments = [
+            Action::SegmentAlloc,
+            Action::SegmentFree,
+            Action::SegmentMap,
+            Action::SegmentUnmap,
+        ];
+        let has_requests = !pool.without_requests;
+        let has_blocks = pool.told_blocks(has_requests) == end.told_blocks(has_requests);
+        let has_right_segments = pool.has_the_segments_of(&end);
+        let leads_to_end = pool.told_blocks(true) == end.told_blocks(true)
+            && has_right_segments
+            && pool.contradictions + pool.outside == 0;
+        let mut left_out = Vec::new();
+        if !has_blocks || pool.contradictions > 0 {
+            let (requested, completed) =
+                (has(&[Action::FreeRequested]), has(&[Action::FreeCompleted]));
+            if !has(&[Action::Alloc]) {
+                left_out.push(LeftOut::Allocations);
+            }
+            match (requested, completed) {
+                (false, false) => left_out.push(LeftOut::Frees),
+                (true, false) => left_out.push(LeftOut::Completions),
+                (_, true) => {}
+            }
+        }
+        let blocks_are_explained = !left_out.is_empty();
+        let has_segments = has(&segments);
+        if pool.without_requests {
+            left_out.push(LeftOut::Requests);
+        }
+        let lacks_segments = !has_segments && pool.outside > 0;
+        if lacks_segments {
+            left_out.push(LeftOut::Segments);
+        }
+        let mut contradictions = 0;
+        if !blocks_are_explained {
+            contradictions += pool.contradictions;
+            contradictions += u64::from(has_segments) * pool.outside;
+            let is_right = has_blocks && (!has_segments || has_right_segments);
+            contradictions = contradictions.max(u64::from(!is_right));
+        }
+        Doubts {
+            moved: device.moved,
+            contradictions,
+            left_out,
+            leads_to_end,
+            may_lack_segments: !has_segments && !lacks_segments && has(&[Action::Alloc]),
         }
     }
 
     /// Does what the entry with this number says. Returns the size of the block that it allocates.
-    pub(super) fn redo(&mut self, (number, entry): (usize, &Entry), rules: &Rules) -> Option<u64> {
+    pub(crate) fn redo(&mut self, (number, entry): (usize, &Entry), rules: &Rules) -> Option<u64> {
         let known = self.sizes.get(&number).copied();
-        self.pool.redo(entry, known, rules)
+        let entry = Entry {
+            pool: self.pool_of((number, entry)),
+            ..*entry
+        };
+        self.pool.redo(&entry, known, rules)
+    }
+
+    /// The private pool of the segment that an entry is about, if it is known.
+    pub(crate) fn pool_of(&self, (number, entry): (usize, &Entry)) -> Option<(u64, u64)> {
+        entry.pool.or_else(|| self.pools.get(&number).copied())
     }
 }
 

@@ -1,9 +1,8 @@
-//! A snapshot as its events need it: devices with their traces in the order of time, the program's annotations, the allocator's settings.
+//! A snapshot as a whole: devices with their traces in the order of time, the program's annotations, the allocator's settings.
 
 use crate::once::Once;
 use crate::reader::{Pickle, Value};
 use crate::snapshot::{Action, NotASnapshot, Note, Origin, Segment};
-use memscope_ledger::event::AllocatorSettings;
 use std::collections::BTreeMap;
 
 /// Keys of the divisions: sizes in MiB.
@@ -12,57 +11,71 @@ const DIVISIONS: [&str; 16] = [
     "16384", ">",
 ];
 
+/// The settings of the allocator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// As text in the form of `PYTORCH_CUDA_ALLOC_CONF`.
+    pub(crate) text: String,
+    /// `max_split_size_mb`, in bytes; `u64::MAX` if there is no limit.
+    pub(crate) max_split_bytes: u64,
+    /// `garbage_collection_threshold`.
+    pub(crate) collection_threshold: f64,
+    /// `roundup_power2_divisions`, one number for each power of two from 1 MiB on.
+    pub(crate) divisions: Vec<u64>,
+}
+
 /// An entry of the trace of which the action is known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) action: Action,
-    pub(super) addr: u64,
-    pub(super) size: u64,
-    pub(super) stream: u64,
+pub(crate) struct Entry {
+    pub(crate) action: Action,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: u64,
     /// When it was, nanoseconds since 1970; never earlier than the entry before it.
-    pub(super) time_ns: u64,
-    pub(super) frames: Option<Value>,
-    pub(super) pool: Option<(u64, u64)>,
+    pub(crate) time_ns: u64,
+    pub(crate) frames: Option<Value>,
+    pub(crate) pool: Option<(u64, u64)>,
 }
 
 /// One device.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Device {
+pub(crate) struct Device {
     /// By address.
-    pub(super) segments: Vec<Segment>,
-    pub(super) trace: Vec<Entry>,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) trace: Vec<Entry>,
+    /// Number of entries whose time is before that of an entry before them.
+    pub(crate) moved: u64,
 }
 
 /// The beginning or the end of a range that the program named.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Annotation {
-    pub(super) begins: bool,
+pub(crate) struct Annotation {
+    pub(crate) begins: bool,
     /// A text of the pickle: a million annotations may have one name of many MiB.
-    pub(super) name: Option<Value>,
-    pub(super) time_ns: u64,
+    pub(crate) name: Option<Value>,
+    pub(crate) time_ns: u64,
 }
 
 /// What a pickle of `torch.cuda.memory._snapshot()` says, and how much of it could not be understood.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     /// By ordinal.
-    pub(super) devices: BTreeMap<i32, Device>,
-    pub(super) annotations: Vec<Annotation>,
-    pub(super) settings: Option<AllocatorSettings>,
-    pub(super) expandable: bool,
-    pub(super) origin: Origin,
+    pub(crate) devices: BTreeMap<i32, Device>,
+    pub(crate) annotations: Vec<Annotation>,
+    pub(crate) settings: Option<Settings>,
+    pub(crate) expandable: bool,
+    pub(crate) origin: Origin,
     /// What limits the numbers, as memscope wrote it.
-    pub(super) notes: Vec<Note>,
-    /// Number of entries without a time of their own, and of those whose time is before that of the entry before them.
-    pub(super) untimed: u64,
-    pub(super) moved: u64,
+    pub(crate) notes: Vec<Note>,
+    /// Number of entries without a time of their own.
+    pub(crate) untimed: u64,
     /// Number of entries of an action that is not known, and of those to which the program added words of its own.
-    pub(super) unknown: u64,
-    pub(super) worded: u64,
+    pub(crate) unknown: u64,
+    pub(crate) worded: u64,
 }
 
 impl Snapshot {
-    pub(super) fn read(pickle: &Pickle) -> Result<Snapshot, NotASnapshot> {
+    pub(crate) fn read(pickle: &Pickle) -> Result<Snapshot, NotASnapshot> {
         let mut read = crate::Snapshot::of(pickle)?;
         let mut snapshot = Snapshot {
             origin: read.origin(),
@@ -84,11 +97,12 @@ impl Snapshot {
             self.unknown += 1;
             return;
         };
-        let trace = &mut self.devices.entry(device).or_default().trace;
+        let device = self.devices.entry(device).or_default();
+        let trace = &mut device.trace;
         let last_ns = trace.last().map_or(0, |entry| entry.time_ns);
         let told_ns = entry.time_us.and_then(|us| us.checked_mul(1_000));
         self.untimed += u64::from(told_ns.is_none());
-        self.moved += u64::from(told_ns.is_some_and(|ns| ns < last_ns));
+        device.moved += u64::from(told_ns.is_some_and(|ns| ns < last_ns));
         self.worded += u64::from(entry.worded);
         trace.push(Entry {
             action,
@@ -148,7 +162,7 @@ impl Snapshot {
             Some(Value::Float(threshold)) => threshold,
             _ => 0.0,
         };
-        self.settings = Some(AllocatorSettings {
+        self.settings = Some(Settings {
             text: text.unwrap_or_default().to_owned(),
             // -1: there is no limit.
             max_split_bytes: number(told, "max_split_size").unwrap_or(u64::MAX),

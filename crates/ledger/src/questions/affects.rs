@@ -247,8 +247,11 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["import_sizes_rounded", "import_contradictions"],
             Effect::either_way(&[History]),
         ),
+        (&["import_padding_unknown"], Effect::at_least(&[History])),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),
         (&["import_times_moved"], Effect::either_way(&[History])),
+        // Their order is known, and so are counts and peaks.
+        (&["import_times_unknown"], Effect::either_way(&[Growth])),
         // Stacks are missing or inexact.
         (
             &[

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) addr: u64,
     pub(super) size: u64,
     pub(super) stream: u64,
-    /// When it was, nanoseconds since 1970; never earlier than the entry before it.
+    /// When it was, nanoseconds since 1970; never earlier than the entry before it, and at least 2, so that there is a moment before it.
     pub(super) time_ns: u64,
     pub(super) frames: Option<Value>,
     pub(super) pool: Option<(u64, u64)>,
@@ -51,8 +51,12 @@ pub(super) struct Snapshot {
     pub(super) settings: Option<AllocatorSettings>,
     pub(super) expandable: bool,
     pub(super) origin: Origin,
+    /// memscope wrote it.
+    pub(super) is_memscopes: bool,
     /// What limits the numbers, as memscope wrote it.
     pub(super) notes: Vec<Note>,
+    /// Whether it says any moment.
+    pub(super) has_times: bool,
     /// Number of entries without a time of their own, and of those whose time is before that of the entry before them.
     pub(super) untimed: u64,
     pub(super) moved: u64,
@@ -62,10 +66,15 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn read(pickle: &Pickle) -> Result<Snapshot, NotASnapshot> {
+    /// Reads a snapshot out of a file that was written at this moment.
+    pub(super) fn read(pickle: &Pickle, written_ns: u64) -> Result<Snapshot, NotASnapshot> {
         let mut read = crate::Snapshot::of(pickle)?;
         let mut snapshot = Snapshot {
-            origin: read.origin(),
+            origin: Origin {
+                as_of_unix_ns: read.origin().as_of_unix_ns.filter(|ns| *ns > 0),
+                ..read.origin()
+            },
+            is_memscopes: pickle.get(pickle.root(), "memscope").is_some(),
             notes: read.notes(),
             ..Snapshot::default()
         };
@@ -76,7 +85,37 @@ impl Snapshot {
         read.entries(|device, entry| snapshot.entry(device, &entry))?;
         snapshot.annotations(pickle);
         snapshot.settings(pickle);
+        snapshot.has_times = snapshot.newest_ns().is_some();
+        snapshot.place_untimed(written_ns);
         Ok(snapshot)
+    }
+
+    /// The newest moment that it says.
+    fn newest_ns(&self) -> Option<u64> {
+        let lasts = self.devices.values().filter_map(|one| one.trace.last());
+        let lasts = lasts.map(|entry| entry.time_ns).filter(|ns| *ns > 0);
+        let annotated = self.annotations.last().map(|one| one.time_ns);
+        lasts
+            .chain(annotated)
+            .chain(self.origin.as_of_unix_ns)
+            .max()
+    }
+
+    /// Entries without a time before the first one that has a time get the nanoseconds before it; where no entry has a time, as in what torch_npu
+    /// writes, those before the end. So each of them has a moment of its own, after the state with which the trace begins.
+    fn place_untimed(&mut self, written_ns: u64) {
+        let end_ns = self.newest_ns().unwrap_or(written_ns);
+        for device in self.devices.values_mut() {
+            let untimed = device.trace.partition_point(|entry| entry.time_ns == 0);
+            let next_ns = device
+                .trace
+                .get(untimed)
+                .map_or(end_ns, |entry| entry.time_ns);
+            let entries = device.trace.iter_mut().take(untimed).rev();
+            for (before, entry) in (1..).zip(entries) {
+                entry.time_ns = next_ns.saturating_sub(before).max(2);
+            }
+        }
     }
 
     fn entry(&mut self, device: i32, entry: &crate::Entry) {
@@ -86,7 +125,8 @@ impl Snapshot {
         };
         let trace = &mut self.devices.entry(device).or_default().trace;
         let last_ns = trace.last().map_or(0, |entry| entry.time_ns);
-        let told_ns = entry.time_us.and_then(|us| us.checked_mul(1_000));
+        let told_us = entry.time_us.filter(|us| *us > 0);
+        let told_ns = told_us.and_then(|us| us.checked_mul(1_000));
         self.untimed += u64::from(told_ns.is_none());
         self.moved += u64::from(told_ns.is_some_and(|ns| ns < last_ns));
         self.worded += u64::from(entry.worded);

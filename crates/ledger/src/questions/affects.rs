@@ -214,7 +214,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         // Particular numbers of the pool and of the driver.
         (&["rounded_size_unknown"], Effect::at_least(&[Blocks])),
         (
-            &["failures_full", "sizes_untold"],
+            &["failures_full", "oom_unseen", "sizes_untold"],
             Effect::at_least(&[History]),
         ),
         (

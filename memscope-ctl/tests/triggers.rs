@@ -65,10 +65,10 @@ fn a_trigger_comes_and_goes() {
     assert_has(
         &list.out,
         &[
-            " TRIGGER  WHEN                 PROCESS               USER  FIRED  WRITTEN  SKIPPED                                LAST",
-            "       1  reserved > 2GiB      all, 1 now               0      0        0",
-            "       2  oom on device 0      4242, not traced now     0      0        0",
-            "       3  growth > 1GiB in 1h  all, 1 now            1000      3        2  1 paused, 2 failed  2025-06-15 15:06:40 UTC",
+            " TRIGGER  WHEN                 PROCESS                USER  FIRED  WRITTEN  SKIPPED                                LAST",
+            "       1  reserved > 2GiB      all, 1 now                0      0        0",
+            "       2  oom on device 0      4242, not watched now     0      0        0",
+            "       3  growth > 1GiB in 1h  all, 1 now             1000      3        2  1 paused, 2 failed  2025-06-15 15:06:40 UTC",
         ],
     );
     let json = server.ctl(&["--json", "trigger", "list"]).json();

@@ -590,3 +590,25 @@ fn a_certificate_has_triggers_of_its_own() {
     world.triggers.remove(admin, beside.trigger).unwrap();
     assert_eq!(world.triggers.list().len(), 1);
 }
+
+/// A trigger for failed allocations does not claim to watch a process in which nothing tells of them.
+#[test]
+fn a_trigger_watches_only_what_is_told() {
+    let mut world = World::with(&["oom", "reserved > 1GiB"]);
+    world.attach(ProcessHandle(1), 10, 100, 0, true);
+    let place = |world: &mut World, way: &str| {
+        let placement = Placement {
+            sites: 3,
+            pool_seen: true,
+            ways: vec![way.to_owned()],
+            ..Placement::default()
+        };
+        let placed = Body::Placed(Box::new(placement));
+        world.after(&event(ProcessHandle(1), 2 * SECOND, placed));
+        [1, 2].map(|trigger| world.status(trigger).watching)
+    };
+    let blocks = "torch_npu::profiler::reportMemoryDataToNpuProfiler";
+    assert_eq!(place(&mut world, blocks), [0, 1]);
+    let trace = "NPUCachingAllocator::DeviceCachingAllocator::record_trace";
+    assert_eq!(place(&mut world, trace), [1, 1]);
+}

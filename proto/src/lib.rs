@@ -50,10 +50,11 @@ impl v1::StatsResponse {
         device.source() == v1::Source::Pool && self.coverage.iter().any(hidden)
     }
 
-    /// Whether the process is only read from time to time, so that no call is seen. How many failed is 0 in the answer, and not known.
+    /// Whether nothing tells of allocations that failed. How many did is 0 in the answer, and not known.
     #[must_use]
-    pub fn hides_calls(&self) -> bool {
-        self.coverage.iter().any(|note| note.code == "level_read")
+    pub fn hides_ooms(&self) -> bool {
+        let hidden = |note: &v1::CoverageNote| matches!(&*note.code, "level_read" | "oom_unseen");
+        self.coverage.iter().any(hidden)
     }
 }
 

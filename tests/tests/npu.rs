@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use memscope_tests::{
-    Daemon, Device, LONG, NpuLog, Torch, Value, assert_totals, compared, coverage, device, find,
-    number, scratch, sim_of, until,
+    Asking, Daemon, Device, LONG, NpuLog, Torch, Value, assert_totals, compared, coverage, device,
+    find, number, scratch, sim_of, until,
 };
 
 /// What a process does between two looks, and what each of them is compared after.
@@ -149,7 +149,55 @@ fn at_level_blocks() {
             "after {moment}"
         );
     }
+    // torch_npu's report tells of no failed allocation, and so nothing says that there was none.
+    let trigger = daemon.add_trigger("oom", torch.pid());
+    assert_eq!(number(&daemon.trigger(trigger)["watching"]), 0);
+    torch.ask("oom 3");
+    let stats = daemon.stats(torch.pid());
+    assert!(coverage(&stats).contains(&"oom_unseen"), "{stats:#}");
     torch.finish();
+}
+
+/// What torch_npu pickles says no times, and its sizes follow its own rule. As a recording it is what the process held at its end, and at its
+/// peak.
+#[test]
+fn pickles_are_recordings() {
+    let folder = scratch();
+    for (number_of, most) in ["3000000", "40"].into_iter().enumerate() {
+        let mut torch = Torch::start_on(Device::Npu, &[]);
+        torch.ask("alloc early 5000000");
+        torch.ask(&format!("history python {most}"));
+        torch.ask("allocs small 1000 512");
+        torch.ask("free small");
+        torch.ask("alloc a 300000");
+        torch.ask("allocs many 20 512");
+        torch.ask("alloc b 100000");
+        let file = folder.path().join(format!("{number_of}.pickle"));
+        torch.ask(&format!("dump {} 4", file.display()));
+        let told = torch.ask("totals");
+        let own = &torch.ask("memory_stats")["stats"];
+        let words = ["--recording", file.to_str().unwrap(), "--json", "stats"];
+        let stats = Asking::new(words).ask().json();
+        assert_totals(&stats, &told);
+        let here = device(&stats, 0);
+        assert_eq!(
+            number(&here["live_blocks"]),
+            number(&own["allocation.all.current"])
+        );
+        let codes = coverage(&stats);
+        assert!(codes.contains(&"import_times_unknown"), "{stats:#}");
+        assert!(!codes.contains(&"import_contradictions"), "{stats:#}");
+        assert!(!codes.contains(&"import_padding_unknown"), "{stats:#}");
+        if number_of == 0 {
+            for (ours, theirs) in [
+                ("peak_allocated_bytes", "allocated_bytes.all.peak"),
+                ("peak_reserved_bytes", "reserved_bytes.all.peak"),
+            ] {
+                assert_eq!(number(&here[ours]), number(&own[theirs]), "{stats:#}");
+            }
+        }
+        torch.finish();
+    }
 }
 
 /// Without any probe: what its structures say.

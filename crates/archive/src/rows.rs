@@ -236,7 +236,7 @@ pub fn peaks(
             baseline_bytes: device.baseline_bytes.and_then(int),
             alloc_count: seen(device.alloc_count),
             free_count: seen(device.free_count),
-            oom_count: seen(device.oom_count).filter(|_| !stats.hides_calls()),
+            oom_count: seen(device.oom_count).filter(|_| !stats.hides_ooms()),
             total_bytes: device.total_bytes.and_then(int),
             lost_records: int(stats.lost_records),
         };

@@ -183,6 +183,46 @@ fn whose_devices_is_known_from_the_libraries() {
     }
 }
 
+/// PyTorch's report of blocks has a function beside it that tells of failed allocations, torch_npu's has none.
+#[test]
+fn failed_allocations_that_nothing_tells_of_are_not_known() {
+    for (ways, hidden) in [
+        (
+            &["torch_npu::profiler::reportMemoryDataToNpuProfiler"][..],
+            true,
+        ),
+        (
+            &["NPUCachingAllocator::DeviceCachingAllocator::record_trace"],
+            false,
+        ),
+        (
+            &[
+                "c10::reportMemoryUsageToProfiler",
+                "c10::reportOutOfMemoryToProfiler",
+            ],
+            false,
+        ),
+        (&[], false),
+    ] {
+        let mut ledger = attached(Level::Blocks, true, SECOND);
+        let placement = Placement {
+            sites: 3,
+            pool_seen: true,
+            ways: ways.iter().map(|way| (*way).to_owned()).collect(),
+            ..Placement::default()
+        };
+        ledger.apply(&event(P, 2 * SECOND, Body::Placed(Box::new(placement))));
+        let stats = stats(&ledger);
+        assert_eq!(stats.hides_ooms(), hidden, "{ways:?}");
+        assert_eq!(ledger.hides_ooms(P), hidden, "{ways:?}");
+        let codes = stats.coverage.iter().map(|note| note.code.as_str());
+        assert_eq!(
+            codes.filter(|code| *code == "oom_unseen").count(),
+            usize::from(hidden)
+        );
+    }
+}
+
 /// One step of a program: the operation, with address, size, kind of memory, page size and component where it has them.
 #[derive(Clone, Debug)]
 enum Step {

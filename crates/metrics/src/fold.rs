@@ -333,7 +333,7 @@ fn counters(out: &mut Out, one: &TakenProcess, labels: &Labels, limits: &Limits)
             continue;
         }
         let labels = with(labels, &[("device", ordinal(device.device))]);
-        let failed = (!one.stats.hides_calls()).then_some(device.oom_count);
+        let failed = (!one.stats.hides_ooms()).then_some(device.oom_count);
         for (family, count) in [
             (ALLOCATIONS, Some(device.alloc_count)),
             (FREES, Some(device.free_count)),
@@ -684,8 +684,8 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_level_read_does_not_see_are_not_there() {
-        for (code, there) in [("level_read", 0), ("no_stacks", 1)] {
+    fn failed_allocations_that_nothing_tells_of_are_not_there() {
+        for (code, there) in [("level_read", 0), ("oom_unseen", 0), ("no_stacks", 1)] {
             let mut one = of(7, Some(100));
             one.stats.coverage.push(v1::CoverageNote {
                 code: code.to_owned(),

@@ -138,8 +138,8 @@ pub fn notes(all: &[Doubts]) -> impl Iterator<Item = Doubt> {
 /// # Errors
 /// The pickle is no snapshot.
 pub fn doubts(pickle: &Pickle) -> Result<Vec<(i32, Doubts)>, NotASnapshot> {
-    let snapshot = Snapshot::read(pickle)?;
-    let rules = Rules::of(snapshot.settings.as_ref(), snapshot.expandable);
+    let snapshot = Snapshot::read(pickle, 0)?;
+    let rules = Rules::of(&snapshot);
     let traced = snapshot.devices.iter();
     let traced = traced.filter(|(_, device)| !device.trace.is_empty());
     let judged = traced.map(|(ordinal, device)| {

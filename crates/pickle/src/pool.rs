@@ -7,10 +7,15 @@ use crate::doubts::{Doubts, LeftOut};
 use crate::reader::Value;
 use crate::snapshot::{Action, Segment, State};
 use crate::whole::{Device, Entry, Settings};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 /// A request is rounded to a multiple of this.
 const SMALLEST: u64 = 512;
+/// torch_npu adds this to a request before it rounds it, on most devices.
+const PADDING: u64 = 32;
+/// Code of the note that the trace of a file of memscope's has rounded sizes.
+const IS_ROUNDED: &str = "level_blocks";
 /// A block of up to this size comes from the small pool. The rest of a large block stays with it if it is no larger than this.
 const SMALL: u64 = 1 << 20;
 /// Size of a segment of the small pool.
@@ -60,8 +65,8 @@ pub(crate) struct Pool {
 pub(crate) struct Undone {
     /// The state at the beginning of the trace.
     pub(crate) pool: Pool,
-    /// Sizes of the blocks that the snapshot has, by the entry that allocated them.
-    sizes: HashMap<usize, u64>,
+    /// Sizes of the blocks that the snapshot has, by the entry that allocated them: as handed out, and as requested.
+    sizes: HashMap<usize, (u64, u64)>,
     /// Private pools of the segments that came, where the entry itself does not say it, by the entry.
     pools: HashMap<usize, (u64, u64)>,
     /// Number of blocks from before the trace of which only the requested size is known.
@@ -74,19 +79,60 @@ pub(crate) struct Rules {
     max_split: u64,
     divisions: Vec<u64>,
     expandable: bool,
+    /// Bytes that are added to a request; `None` if nothing tells, and then none are.
+    padding: Option<u64>,
 }
 
 impl Rules {
-    pub(crate) fn of(settings: Option<&Settings>, expandable: bool) -> Rules {
-        Rules {
+    pub(crate) fn of(snapshot: &Snapshot) -> Rules {
+        let settings = snapshot.settings.as_ref();
+        let mut rules = Rules {
             max_split: settings.map_or(u64::MAX, |settings| settings.max_split_bytes),
             divisions: settings.map_or_else(Vec::new, |settings| settings.divisions.clone()),
-            expandable,
+            expandable: snapshot.expandable,
+            padding: None,
+        };
+        rules.padding = rules.learned(snapshot);
+        rules
+    }
+
+    /// How many bytes are added to a request, by the blocks of which both sizes are known. Which allocator it is no file says, and torch_npu's adds
+    /// none on some devices.
+    fn learned(&self, snapshot: &Snapshot) -> Option<u64> {
+        if snapshot.notes.iter().any(|note| note.code == IS_ROUNDED) {
+            return Some(0);
         }
+        let segments = snapshot.devices.values().flat_map(|one| &one.segments);
+        let blocks = segments.flat_map(|segment| &segment.blocks);
+        let (mut plain, mut padded) = (0u64, 0u64);
+        for block in blocks.filter(|block| block.state != State::Inactive) {
+            let Some(requested) = block.requested.filter(|size| self.depends(*size)) else {
+                continue;
+            };
+            plain += u64::from(block.size == self.with(requested, 0));
+            padded += u64::from(block.size == self.with(requested, PADDING));
+        }
+        match plain.cmp(&padded) {
+            Ordering::Greater => Some(0),
+            Ordering::Less => Some(PADDING),
+            // PyTorch writes its settings, torch_npu none.
+            Ordering::Equal => (snapshot.settings.is_some() && !snapshot.is_memscopes).then_some(0),
+        }
+    }
+
+    /// Whether this request's size depends on what is added.
+    fn depends(&self, requested: u64) -> bool {
+        self.with(requested, 0) != self.with(requested, PADDING)
     }
 
     /// The rounded size of a request, as the allocator looks for it.
     fn rounded(&self, requested: u64) -> u64 {
+        self.with(requested, self.padding.unwrap_or(0))
+    }
+
+    /// The rounded size of a request to which so much is added.
+    fn with(&self, requested: u64, padding: u64) -> u64 {
+        let requested = requested.saturating_add(padding);
         let plain = requested.max(1).checked_next_multiple_of(SMALLEST);
         let plain = plain.unwrap_or(u64::MAX / SMALLEST * SMALLEST);
         // The divisions are listed from 1 MiB on, for each power of two.
@@ -276,7 +322,7 @@ impl Pool {
                     Some(held) => {
                         self.contradictions += u64::from(held.pending);
                         if held.is_certain {
-                            sizes.insert(number, held.size);
+                            sizes.insert(number, (held.size, held.requested));
                         }
                     }
                     None => self.contradictions += 1,
@@ -343,22 +389,29 @@ impl Pool {
         self.blocks.insert(entry.addr, held);
     }
 
-    /// Does what an entry says. Returns the size of the block that it allocates.
-    fn redo(&mut self, entry: &Entry, known: Option<u64>, rules: &Rules) -> Option<u64> {
+    /// Does what an entry says. Returns the sizes of the block that it allocates: as handed out, and as requested.
+    fn redo(
+        &mut self,
+        entry: &Entry,
+        known: Option<(u64, u64)>,
+        rules: &Rules,
+    ) -> Option<(u64, u64)> {
         match entry.action {
             Action::Alloc => {
                 let (room, segment) = self.room(entry.addr);
                 self.outside += u64::from(segment.is_none());
                 let rounded = rules.rounded(entry.size);
-                let size = match (known, segment) {
-                    (Some(size), _) => size,
-                    (None, Some(large)) if room >= rounded => rules.taken(rounded, room, large),
-                    (None, _) => rounded,
+                let (size, requested) = match (known, segment) {
+                    (Some(sizes), _) => sizes,
+                    (None, Some(large)) if room >= rounded => {
+                        (rules.taken(rounded, room, large), entry.size)
+                    }
+                    (None, _) => (rounded, entry.size),
                 };
                 self.contradictions += u64::from(size > room);
                 let held = Held {
                     size,
-                    requested: entry.size,
+                    requested,
                     pending: false,
                     frames: entry.frames,
                     is_certain: known.is_some(),
@@ -367,7 +420,7 @@ impl Pool {
                     self.went(before);
                 }
                 self.allocated = self.allocated.saturating_add(size);
-                return Some(size);
+                return Some((size, requested));
             }
             Action::FreeRequested => match self.blocks.get_mut(&entry.addr) {
                 Some(held) => {
@@ -422,6 +475,16 @@ fn has(trace: &[Entry], actions: &[Action]) -> bool {
 }
 
 impl Undone {
+    /// Number of blocks that came and went in the trace and of which nothing tells how large they were.
+    pub(crate) fn unsure(&self, device: &Device, rules: &Rules) -> u64 {
+        let numbered = device.trace.iter().enumerate();
+        let unsure = numbered.filter(|(number, entry)| {
+            let is_sized = entry.action == Action::Alloc && !self.sizes.contains_key(number);
+            is_sized && rules.padding.is_none() && rules.depends(entry.size)
+        });
+        unsure.count() as u64
+    }
+
     /// What is wrong with the trace of this device, which is done again for that.
     pub(crate) fn judge(&self, device: &Device, rules: &Rules) -> Doubts {
         let mut tried = self.clone();
@@ -480,8 +543,12 @@ impl Undone {
         }
     }
 
-    /// Does what the entry with this number says. Returns the size of the block that it allocates.
-    pub(crate) fn redo(&mut self, (number, entry): (usize, &Entry), rules: &Rules) -> Option<u64> {
+    /// Does what the entry with this number says. Returns the sizes of the block that it allocates: as handed out, and as requested.
+    pub(crate) fn redo(
+        &mut self,
+        (number, entry): (usize, &Entry),
+        rules: &Rules,
+    ) -> Option<(u64, u64)> {
         let known = self.sizes.get(&number).copied();
         let entry = Entry {
             pool: self.pool_of((number, entry)),
@@ -527,7 +594,10 @@ mod tests {
     proptest! {
         #[test]
         fn sums_are_those_of_all_blocks_and_segments(trace in prop::collection::vec(entry(), 1..80)) {
-            let rules = Rules::of(None, true);
+            let rules = Rules::of(&Snapshot {
+                expandable: true,
+                ..Snapshot::default()
+            });
             // The first part is undone, so that there are blocks and segments at the beginning.
             let (undone, redone) = trace.split_at(trace.len() / 3);
             let mut pool = Pool::default().undo(undone, &rules).pool;

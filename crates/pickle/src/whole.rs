@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) addr: u64,
     pub(crate) size: u64,
     pub(crate) stream: u64,
-    /// When it was, nanoseconds since 1970; never earlier than the entry before it.
+    /// When it was, nanoseconds since 1970; never earlier than the entry before it, and at least 2, so that there is a moment before it.
     pub(crate) time_ns: u64,
     pub(crate) frames: Option<Value>,
     pub(crate) pool: Option<(u64, u64)>,
@@ -65,8 +65,12 @@ pub(crate) struct Snapshot {
     pub(crate) settings: Option<Settings>,
     pub(crate) expandable: bool,
     pub(crate) origin: Origin,
+    /// memscope wrote it.
+    pub(crate) is_memscopes: bool,
     /// What limits the numbers, as memscope wrote it.
     pub(crate) notes: Vec<Note>,
+    /// Whether it says any moment.
+    pub(crate) has_times: bool,
     /// Number of entries without a time of their own.
     pub(crate) untimed: u64,
     /// Number of entries of an action that is not known, and of those to which the program added words of its own.
@@ -75,10 +79,15 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn read(pickle: &Pickle) -> Result<Snapshot, NotASnapshot> {
+    /// Reads a snapshot out of a file that was written at this moment.
+    pub(crate) fn read(pickle: &Pickle, written_ns: u64) -> Result<Snapshot, NotASnapshot> {
         let mut read = crate::Snapshot::of(pickle)?;
         let mut snapshot = Snapshot {
-            origin: read.origin(),
+            origin: Origin {
+                as_of_unix_ns: read.origin().as_of_unix_ns.filter(|ns| *ns > 0),
+                ..read.origin()
+            },
+            is_memscopes: pickle.get(pickle.root(), "memscope").is_some(),
             notes: read.notes(),
             ..Snapshot::default()
         };
@@ -89,7 +98,37 @@ impl Snapshot {
         read.entries(|device, entry| snapshot.entry(device, &entry))?;
         snapshot.annotations(pickle);
         snapshot.settings(pickle);
+        snapshot.has_times = snapshot.newest_ns().is_some();
+        snapshot.place_untimed(written_ns);
         Ok(snapshot)
+    }
+
+    /// The newest moment that it says.
+    fn newest_ns(&self) -> Option<u64> {
+        let lasts = self.devices.values().filter_map(|one| one.trace.last());
+        let lasts = lasts.map(|entry| entry.time_ns).filter(|ns| *ns > 0);
+        let annotated = self.annotations.last().map(|one| one.time_ns);
+        lasts
+            .chain(annotated)
+            .chain(self.origin.as_of_unix_ns)
+            .max()
+    }
+
+    /// Entries without a time before the first one that has a time get the nanoseconds before it; where no entry has a time, as in what torch_npu
+    /// writes, those before the end. So each of them has a moment of its own, after the state with which the trace begins.
+    fn place_untimed(&mut self, written_ns: u64) {
+        let end_ns = self.newest_ns().unwrap_or(written_ns);
+        for device in self.devices.values_mut() {
+            let untimed = device.trace.partition_point(|entry| entry.time_ns == 0);
+            let next_ns = device
+                .trace
+                .get(untimed)
+                .map_or(end_ns, |entry| entry.time_ns);
+            let entries = device.trace.iter_mut().take(untimed).rev();
+            for (before, entry) in (1..).zip(entries) {
+                entry.time_ns = next_ns.saturating_sub(before).max(2);
+            }
+        }
     }
 
     fn entry(&mut self, device: i32, entry: &crate::Entry) {
@@ -100,7 +139,8 @@ impl Snapshot {
         let device = self.devices.entry(device).or_default();
         let trace = &mut device.trace;
         let last_ns = trace.last().map_or(0, |entry| entry.time_ns);
-        let told_ns = entry.time_us.and_then(|us| us.checked_mul(1_000));
+        let told_us = entry.time_us.filter(|us| *us > 0);
+        let told_ns = told_us.and_then(|us| us.checked_mul(1_000));
         self.untimed += u64::from(told_ns.is_none());
         device.moved += u64::from(told_ns.is_some_and(|ns| ns < last_ns));
         self.worded += u64::from(entry.worded);

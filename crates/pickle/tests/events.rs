@@ -82,6 +82,8 @@ struct Allocator {
     /// Allocated and reserved bytes after each entry of the trace.
     levels: Vec<(u64, u64)>,
     now_us: u64,
+    /// What it adds to a request before it rounds it: 32 bytes in torch_npu.
+    padding: u64,
     /// Where its addresses begin: those of a process's devices are all different.
     begins: u64,
     next: u64,
@@ -122,7 +124,7 @@ impl Allocator {
     }
 
     fn alloc(&mut self, requested: u64, line: u64) {
-        let rounded = requested.next_multiple_of(512);
+        let rounded = (requested + self.padding).next_multiple_of(512);
         let large = rounded > 1 << 20;
         let fitting = self
             .segments
@@ -358,7 +360,12 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
-    let size = prop_oneof![1..5_000u64, 1..3_000_000u64, 1..40_000_000u64];
+    let size = prop_oneof![
+        1..5_000u64,
+        (1..20u64).prop_map(|size| size * 512),
+        1..3_000_000u64,
+        1..40_000_000u64,
+    ];
     let step = prop_oneof![
         6 => (size, 1..40u64).prop_map(|(size, line)| Step::Alloc(size, line)),
         5 => (0..1000usize, prop::bool::weighted(0.2)).prop_map(|(number, later)| Step::Free(number, later)),
@@ -369,8 +376,13 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
 }
 
 fn run(steps: &[(usize, Step)]) -> [Allocator; 3] {
+    run_padded(steps, 0)
+}
+
+fn run_padded(steps: &[(usize, Step)], padding: u64) -> [Allocator; 3] {
     let mut all = [0x7e00_0000_0000, 0x7f00_0000_0000, 0x7f80_0000_0000].map(|begins| Allocator {
         begins,
+        padding,
         ..Allocator::default()
     });
     for (device, step) in steps {
@@ -411,8 +423,63 @@ fn snapshot(all: &[Allocator], most: usize) -> Python {
     ])
 }
 
+/// The same pickle without the times of those entries of its traces of which `goes` says so by their number.
+fn without_times(value: &Python, goes: &dyn Fn(usize) -> bool) -> Python {
+    let mut value = value.clone();
+    let Dict(all) = &mut value else {
+        return value;
+    };
+    let traces = all.iter_mut().find(|(key, _)| *key == "device_traces");
+    let Some((_, List(traces))) = traces else {
+        return value;
+    };
+    for trace in traces {
+        let List(entries) = trace else {
+            continue;
+        };
+        for (number, entry) in entries.iter_mut().enumerate() {
+            if let Dict(keys) = entry
+                && goes(number)
+            {
+                keys.retain(|(key, _)| *key != "time_us");
+            }
+        }
+    }
+    value
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// torch_npu writes no times; other files may lack them in part.
+    #[test]
+    fn without_times_the_end_the_counts_and_the_peaks_are_the_same(
+        steps in steps(),
+        most in prop_oneof![Just(usize::MAX), 0..300usize],
+        lacking in prop_oneof![Just((0, usize::MAX)), (0..20usize, 1..300usize)],
+    ) {
+        let all = run(&steps);
+        let whole = snapshot(&all, most);
+        let bare = without_times(&whole, &|number| number >= lacking.0 && number < lacking.1);
+        let [whole, bare] = [whole, bare].map(|one| told(&pickled(&one)).unwrap());
+        prop_assert_eq!(picture(&bare), real(&all));
+        let stats = |told: &Told| {
+            let stats = told.ledger.ask(&[ProcessHandle(1)], AsOf::default(), &StatsRequest::default());
+            let rows = stats.unwrap().devices.into_iter();
+            let rows = rows.map(|row| (
+                row.device, row.allocated_bytes, row.reserved_bytes, row.peak_allocated_bytes, row.peak_reserved_bytes,
+                (row.live_blocks, row.alloc_count, row.free_count, row.requested_bytes, row.segments),
+            ));
+            rows.collect::<Vec<_>>()
+        };
+        prop_assert_eq!(stats(&bare), stats(&whole));
+        prop_assert!(bare.events.windows(2).all(|pair| pair[0].time_ns <= pair[1].time_ns));
+        let codes = bare.codes();
+        prop_assert!(!codes.iter().any(|code| code == "import_times_moved"), "{:?}", codes);
+        let longest = all.iter().map(|one| one.trace.len().min(most)).max().unwrap_or(0);
+        let lacks = longest.min(lacking.1) > lacking.0;
+        prop_assert_eq!(codes.iter().any(|code| code == "import_times_unknown"), lacks);
+    }
 
     #[test]
     fn the_end_is_what_the_snapshot_says_whatever_of_the_trace_is_there(
@@ -442,9 +509,15 @@ proptest! {
     }
 
     #[test]
-    fn at_each_entry_of_a_whole_trace_the_totals_are_the_allocators(steps in steps()) {
-        let all = run(&steps);
+    fn at_each_entry_of_a_whole_trace_the_totals_are_the_allocators(
+        steps in steps(),
+        padding in prop_oneof![Just(0), Just(32)],
+    ) {
+        let all = run_padded(&steps, padding);
         let told = told(&pickled(&snapshot(&all, usize::MAX))).unwrap();
+        // Where no block that is left tells how the allocator rounds, nothing is too large.
+        let is_known = !told.codes().contains(&"import_padding_unknown".to_owned());
+        let agrees = |ours: u64, theirs: u64| if is_known { ours == theirs } else { ours <= theirs };
         let mut ledger = Ledger::new(LedgerConfig::default());
         let mut done = [0; 3];
         for event in &told.events {
@@ -458,12 +531,14 @@ proptest! {
             *done += 1;
             let mut levels = ledger.levels(ProcessHandle(1));
             let level = levels.find(|level| level.device == Some(device)).unwrap().level.unwrap();
-            prop_assert_eq!((level.allocated, level.reserved), (allocated, reserved));
+            prop_assert!(agrees(level.allocated, allocated), "{} {}", level.allocated, allocated);
+            prop_assert_eq!(level.reserved, reserved);
         }
         let stats = told.ledger.ask(&[ProcessHandle(1)], AsOf::default(), &StatsRequest::default());
         for row in stats.unwrap().devices {
             let levels = &all[row.device.unwrap() as usize].levels;
-            prop_assert_eq!(row.peak_allocated_bytes, levels.iter().map(|level| level.0).max());
+            let peak = levels.iter().map(|level| level.0).max();
+            prop_assert!(agrees(row.peak_allocated_bytes.unwrap(), peak.unwrap()), "{:?} {:?}", row, peak);
         }
     }
 
@@ -489,6 +564,64 @@ proptest! {
             let _ = import(&pickle, &about, &mut take);
         }
     }
+}
+
+/// The 512 bytes of a tensor are a block of 1024 in torch_npu, of which one is left to tell.
+#[test]
+fn blocks_that_went_are_as_large_as_torch_npus_rules_make_them() {
+    let mut one = Allocator {
+        padding: 32,
+        ..Allocator::default()
+    };
+    for _ in 0..1000 {
+        one.alloc(512, 7);
+    }
+    let peak = |told: &Told| {
+        let stats = StatsRequest::default();
+        let stats = told
+            .ledger
+            .ask(&[ProcessHandle(1)], AsOf::default(), &stats);
+        stats.unwrap().devices[0].peak_allocated_bytes
+    };
+    for left in [1, 0] {
+        while one.blocks.len() > left {
+            one.free(0, false);
+        }
+        let told = told(&pickled(&snapshot(std::slice::from_ref(&one), usize::MAX))).unwrap();
+        let unknown = told.codes().contains(&"import_padding_unknown".to_owned());
+        match left {
+            0 => assert_eq!((peak(&told), unknown), (Some(512_000), true)),
+            _ => assert_eq!((peak(&told), unknown), (Some(1_024_000), false)),
+        }
+    }
+}
+
+/// At level `blocks` memscope's own trace has the sizes of the blocks, which are not rounded again.
+#[test]
+fn sizes_that_are_rounded_already_stay() {
+    let mut one = Allocator::default();
+    for _ in 0..3 {
+        one.alloc(1024, 7);
+    }
+    one.free(0, false);
+    for block in one.blocks.values_mut() {
+        block.requested = 512;
+    }
+    let note = vec![("code", Text("level_blocks")), ("text", Text("rounded"))];
+    let Dict(mut all) = snapshot(std::slice::from_ref(&one), usize::MAX) else {
+        return;
+    };
+    let memscope = vec![("coverage", List(vec![Dict(note)]))];
+    all.push(("memscope", Dict(memscope)));
+    let told = told(&pickled(&Dict(all))).unwrap();
+    let stats = StatsRequest::default();
+    let stats = told
+        .ledger
+        .ask(&[ProcessHandle(1)], AsOf::default(), &stats);
+    let row = stats.unwrap().devices.remove(0);
+    assert_eq!(row.peak_allocated_bytes, Some(3 * 1024));
+    assert_eq!(row.allocated_bytes, Some(2 * 1024));
+    assert_eq!(row.requested_bytes, Some(2 * 512));
 }
 
 #[test]

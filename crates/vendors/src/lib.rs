@@ -100,6 +100,11 @@ pub fn is_report(name: &str) -> bool {
     row(name).is_some_and(|row| row.purpose == Purpose::Report)
 }
 
+/// Whether the row with this name tells of allocations that failed because memory ran out.
+pub fn tells_oom(name: &str) -> bool {
+    row(name).is_some_and(|row| matches!(row.purpose, Purpose::Oom | Purpose::Trace))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

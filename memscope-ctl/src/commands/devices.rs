@@ -71,7 +71,7 @@ fn of_fleet(replies: &fleet::Replies<v1::DevicesResponse>) -> String {
         }
     }
     if rows.is_empty() {
-        return "No traced process of any node has used a device yet.\n".to_owned();
+        return "No process that is traced now on any node has used a device.\n".to_owned();
     }
     let mut head = vec![
         Column::Left("NODE"),
@@ -86,7 +86,7 @@ fn of_fleet(replies: &fleet::Replies<v1::DevicesResponse>) -> String {
 
 fn text(answer: &v1::DevicesResponse) -> String {
     if answer.devices.is_empty() {
-        return "No traced process has used a device yet.\n".to_owned();
+        return "No process that is traced now has used a device.\n".to_owned();
     }
     let mut text = format!("As of {}\n", moment(answer.as_of));
     for one in &answer.devices {

@@ -193,7 +193,7 @@ fn list(answer: &v1::ListTriggersResponse) -> String {
 
 fn process(trigger: &v1::Trigger) -> String {
     match (trigger.pid, trigger.watching) {
-        (Some(pid), Some(0)) => format!("{pid}, not traced now"),
+        (Some(pid), Some(0)) => format!("{pid}, not watched now"),
         (Some(pid), _) => pid.to_string(),
         (None, Some(watching)) => format!("all, {watching} now"),
         (None, None) => "all".to_owned(),

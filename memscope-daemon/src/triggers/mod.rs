@@ -240,7 +240,9 @@ impl Triggers {
     }
 
     fn status(&self, trigger: &Trigger) -> TriggerStatus {
+        let blind = |p: &&ProcessTriggers| trigger.condition.metric == Metric::Oom && p.hides_ooms;
         let watching = self.processes.values().filter(|p| trigger.watches(p));
+        let watching = watching.filter(|p| !blind(p));
         TriggerStatus {
             trigger: trigger.number,
             condition: trigger.condition,
@@ -306,6 +308,11 @@ impl Triggers {
     fn look_after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
         match &event.body {
             Body::Attached(facts) => self.attached(event.process, facts, event.time_ns),
+            Body::Placed(_) => {
+                if let Some(process) = self.processes.get_mut(&event.process) {
+                    process.hides_ooms = ledger.hides_ooms(event.process);
+                }
+            }
             Body::Exited => {
                 if let Some(process) = self.processes.remove(&event.process) {
                     self.end(process.pid, process.start_ticks);

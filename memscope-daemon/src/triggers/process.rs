@@ -25,6 +25,9 @@ pub(super) struct ProcessTriggers {
     pub(super) start_ticks: u64,
     pub(super) uids: [u32; 3],
     attached_ns: u64,
+    /// Nothing tells of its failed requests.
+    #[serde(default)]
+    pub(super) hides_ooms: bool,
     /// Number of failed requests seen so far, by device.
     ooms: Vec<(i32, u64)>,
     devices: Vec<Levels>,
@@ -90,6 +93,7 @@ impl ProcessTriggers {
             start_ticks: 0,
             uids: [0; 3],
             attached_ns,
+            hides_ooms: false,
             ooms: Vec::new(),
             devices: Vec::new(),
             watches: Vec::new(),

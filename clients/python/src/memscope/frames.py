@@ -470,7 +470,7 @@ def stats(answer: v1.StatsResponse) -> Any:
         "requested_bytes",
         "pending_free_bytes",
     )
-    is_read = any(note.code == "level_read" for note in answer.coverage)
+    hides_ooms = any(note.code in ("level_read", "oom_unseen") for note in answer.coverage)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for one in answer.devices:
@@ -488,8 +488,8 @@ def stats(answer: v1.StatsResponse) -> Any:
                 _known(one, "context_bytes"),
                 one.alloc_count,
                 one.free_count,
-                # No call is seen at this level, and so none that failed.
-                None if is_read else one.oom_count,
+                # Nothing tells of allocations that failed.
+                None if hides_ooms else one.oom_count,
                 _known(one, "peak_unix_ns"),
             )
 

@@ -221,7 +221,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         // Particular numbers of the pool and of the driver.
         (&["rounded_size_unknown"], Effect::at_least(&[Blocks])),
         (
-            &["failures_full", "sizes_untold"],
+            &["failures_full", "oom_unseen", "sizes_untold"],
             Effect::at_least(&[History]),
         ),
         (
@@ -262,8 +262,11 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             ],
             Effect::either_way(&[History]),
         ),
+        (&["import_padding_unknown"], Effect::at_least(&[History])),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),
         (&["import_times_moved"], Effect::either_way(&[History])),
+        // Their order is known, and so are counts and peaks.
+        (&["import_times_unknown"], Effect::either_way(&[Growth])),
         // Stacks are missing or inexact.
         (
             &[

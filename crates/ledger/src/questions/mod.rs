@@ -132,6 +132,11 @@ impl Ledger {
         self.process(p).into_iter().flat_map(gauge::all)
     }
 
+    /// Whether nothing tells how often memory ran out in a process whose pool is followed.
+    pub fn hides_ooms(&self, p: ProcessHandle) -> bool {
+        self.process(p).is_some_and(|process| process.hides_ooms())
+    }
+
     /// Whether a snapshot of a process has the blocks from before the attach in it.
     pub fn baseline(&self, p: ProcessHandle) -> Option<Baseline> {
         self.process(p).map(gauge::baseline)

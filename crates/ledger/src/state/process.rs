@@ -383,6 +383,13 @@ impl Process {
         }
     }
 
+    /// Whether what is probed of the pool reports no allocation that failed: torch_npu has no function for it beside `record_trace`.
+    pub(crate) fn hides_ooms(&self) -> bool {
+        let ways = &self.placement.ways;
+        ways.iter().any(|way| memscope_vendors::is_report(way))
+            && !ways.iter().any(|way| memscope_vendors::tells_oom(way))
+    }
+
     /// Whether there is a pool, but the level is too low to see into it.
     pub(crate) fn is_pool_hidden(&self) -> bool {
         self.source() == Source::Pool

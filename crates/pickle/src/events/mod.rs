@@ -54,17 +54,17 @@ pub fn import<E: From<NotASnapshot>>(
     about: &About<'_>,
     take: &mut dyn FnMut(Event) -> Result<(), E>,
 ) -> Result<Counts, E> {
-    let snapshot = Snapshot::read(pickle)?;
+    let snapshot = Snapshot::read(pickle, about.written_ns)?;
     let firsts = snapshot
         .devices
         .values()
         .filter_map(|device| device.trace.first());
-    let first_ns = firsts.map(|entry| entry.time_ns).filter(|ns| *ns > 0).min();
+    let first_ns = firsts.map(|entry| entry.time_ns);
     let annotated_ns = snapshot.annotations.first().map(|one| one.time_ns);
-    let first_ns = first_ns.into_iter().chain(annotated_ns).min();
-    let as_of_ns = snapshot.origin.as_of_unix_ns.filter(|ns| *ns > 0);
-    let first_ns = first_ns.or(as_of_ns);
+    let first_ns = first_ns.chain(annotated_ns).min();
+    let as_of_ns = snapshot.origin.as_of_unix_ns;
     let begun_ns = first_ns
+        .or(as_of_ns)
         .unwrap_or(about.written_ns)
         .saturating_sub(1)
         .max(1);
@@ -77,7 +77,6 @@ pub fn import<E: From<NotASnapshot>>(
         stacks: Stacks::default(),
     };
     log.begin(about, &snapshot)?;
-    let has_times = first_ns.is_some();
     let counts = Counts {
         entries: snapshot
             .devices
@@ -89,7 +88,7 @@ pub fn import<E: From<NotASnapshot>>(
         begun_ns,
     };
     let lacks = log.devices(&snapshot)?;
-    for (code, text) in notes(&snapshot, &lacks, has_times) {
+    for (code, text) in notes(&snapshot, &lacks) {
         log.tell(Body::Coverage(CoverageNote {
             code: code.to_owned(),
             text,
@@ -104,24 +103,25 @@ pub fn import<E: From<NotASnapshot>>(
 #[derive(Default)]
 struct Lacks {
     guessed: u64,
+    unsure: u64,
     without_trace: u64,
     doubts: Vec<Doubts>,
 }
 
-fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static str, String)> {
+fn notes(snapshot: &Snapshot, lacks: &Lacks) -> Vec<(&'static str, String)> {
     let mut notes = vec![(
         "imported_snapshot",
         "imported from a snapshot of PyTorch's: it has PyTorch's pool only, and of the time before its trace only what was still there"
             .to_owned(),
     )];
-    if !has_times {
+    if !snapshot.has_times {
         notes.push((
             "import_time_of_file",
             "the snapshot says no time: its moment is that at which the file was written"
                 .to_owned(),
         ));
     }
-    if lacks.without_trace > 0 && has_times {
+    if lacks.without_trace > 0 && snapshot.has_times {
         notes.push((
             "import_no_trace",
             format!(
@@ -140,6 +140,16 @@ fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static s
             ),
         ));
     }
+    if lacks.unsure > 0 {
+        notes.push((
+            "import_padding_unknown",
+            format!(
+                "{} blocks that came and went may have been larger by 512 bytes: whether the allocator adds 32 bytes to a request before it rounds it, \
+                 as torch_npu does, shows at no block that is left",
+                lacks.unsure
+            ),
+        ));
+    }
     if snapshot.unknown > 0 {
         notes.push((
             "import_rows_left_out",
@@ -151,9 +161,10 @@ fn notes(snapshot: &Snapshot, lacks: &Lacks, has_times: bool) -> Vec<(&'static s
     }
     if snapshot.untimed > 0 {
         notes.push((
-            "import_times_moved",
+            "import_times_unknown",
             format!(
-                "{} entries have no time: they are shown at the moment of the entry before them",
+                "{} entries of the trace have no time, as torch_npu writes none: they are told in their order, but when each of them was, and what \
+                 came first on different devices, is not known",
                 snapshot.untimed
             ),
         ));
@@ -268,13 +279,14 @@ impl<E> Log<'_, E> {
 
     /// Tells all traces by time, each device's after the state with which it begins.
     fn devices(&mut self, snapshot: &Snapshot) -> Result<Lacks, E> {
-        let rules = Rules::of(snapshot.settings.as_ref(), snapshot.expandable);
+        let rules = Rules::of(snapshot);
         let mut lacks = Lacks::default();
         let mut telling = Vec::new();
         for (&ordinal, device) in &snapshot.devices {
             let undone = Pool::of(device).undo(&device.trace, &rules);
             let doubts = undone.judge(device, &rules);
             lacks.guessed += undone.guessed;
+            lacks.unsure += undone.unsure(device, &rules);
             lacks.without_trace += u64::from(device.trace.is_empty());
             telling.push(Telling {
                 totals_up_to: totals_up_to(&doubts, &device.trace),
@@ -304,7 +316,7 @@ impl<E> Log<'_, E> {
                 break;
             };
             if one.next == 0 {
-                let at_ns = entry.time_ns.saturating_sub(1).max(self.begun_ns);
+                let at_ns = entry.time_ns.saturating_sub(1);
                 self.now_ns = self.now_ns.max(at_ns);
                 self.reading(one.ordinal, &one.undone.pool, at_ns)?;
             }
@@ -352,7 +364,7 @@ impl<E> Log<'_, E> {
 
     fn entry(&mut self, one: &mut Telling<'_>, entry: &Entry, rules: &Rules) -> Result<(), E> {
         self.now_ns = self.now_ns.max(entry.time_ns);
-        let size = one.undone.redo((one.next, entry), rules);
+        let sizes = one.undone.redo((one.next, entry), rules);
         let stack = self.stack(entry.frames)?;
         let pool = &one.undone.pool;
         let totals = (one.next < one.totals_up_to).then_some((pool.allocated, pool.reserved));
@@ -361,9 +373,13 @@ impl<E> Log<'_, E> {
             allocator: allocator(one.ordinal),
             device: Some(one.ordinal),
             addr: entry.addr,
-            size: entry.size,
+            // The block of the snapshot says what was requested, the entry of a trace from level `blocks` does not.
+            size: sizes.map_or(entry.size, |(_, requested)| match requested {
+                0 => entry.size,
+                _ => requested,
+            }),
             stream: entry.stream,
-            block_size: size,
+            block_size: sizes.map(|(size, _)| size),
             total_allocated: totals.map(|(allocated, _)| allocated),
             total_reserved: totals.map(|(_, reserved)| reserved),
             pool: one.undone.pool_of((one.next, entry)),

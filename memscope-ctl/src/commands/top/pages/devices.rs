@@ -29,7 +29,7 @@ pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
             number("FREE", 1),
             number("ORDINAL", 5),
         ],
-        nothing: "No traced process has used a device yet.".to_owned(),
+        nothing: "No process that is traced now has used a device.".to_owned(),
         limits: limits(&answer.coverage),
         ..Page::default()
     };

@@ -353,6 +353,8 @@ impl Tracer {
                 Library {
                     build_id: object.identity.build_id_hex(),
                     ways,
+                    function_ends: (object.sites.iter())
+                        .any(|site| site.row.ends_record_functions()),
                 },
             );
         }
@@ -440,6 +442,7 @@ impl Tracer {
             operators: traced.operators(),
             ways: traced.ways(),
             pool_seen,
+            function_ends: traced.sees_function_ends(),
             libraries: traced.libraries.keys().cloned().collect(),
             level: Some(traced.level),
         };

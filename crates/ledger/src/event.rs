@@ -530,6 +530,9 @@ pub struct Placement {
     pub ways: Vec<String>,
     /// PyTorch's caching allocator is in the process and a pool-level way in is live.
     pub pool_seen: bool,
+    /// The ends of PyTorch's `record_function`s are probed, not only their beginnings.
+    #[serde(default)]
+    pub function_ends: bool,
     /// Paths of the libraries with sites.
     pub libraries: Vec<String>,
     /// The level that is reached from now on; `None` where it is what the attach said. Libraries that are loaded later

@@ -96,12 +96,8 @@ impl Training {
         }
         self.sim.time += 10 * MS;
         (self.sim.stack, self.sim.sampling) = (self.recorded)(line);
-        self.say(Body::Mark(Box::new(Mark {
-            kind: MarkKind::Begin,
-            source: MarkSource::RecordFunction,
-            name: "Optimizer.step#SGD.step".into(),
-            ..Mark::default()
-        })));
+        self.say(update(MarkKind::Begin, "SGD"));
+        self.say(update(MarkKind::End, "SGD"));
     }
 
     fn steps(&self) -> StepsResponse {

@@ -638,18 +638,16 @@ fn a_program_that_starts_is_left_alone() {
                 sim.free(addr, false);
             }
             if is_marked {
-                sim.emit(Body::Mark(Box::new(Mark {
-                    kind: MarkKind::Begin,
-                    source: MarkSource::RecordFunction,
-                    name: "Optimizer.step#AdamW.step".into(),
-                    ..Mark::default()
-                })));
+                sim.emit(update(MarkKind::Begin, "AdamW"));
             }
             if i == 0 {
                 // The optimizer's state.
                 for size in [4 * MIB, MIB, 4096, 4096].repeat(2 * layers as usize) {
                     sim.alloc(0, 0, size);
                 }
+            }
+            if is_marked {
+                sim.emit(update(MarkKind::End, "AdamW"));
             }
             look(&mut sim, "trains");
         }

@@ -38,12 +38,8 @@ impl Program {
     fn step(&mut self, line: u64) {
         self.sim.time += 5 * MS;
         self.sim.stack = StackRef::Id(line);
-        self.sim.emit(Body::Mark(Box::new(Mark {
-            kind: MarkKind::Begin,
-            source: MarkSource::RecordFunction,
-            name: "Optimizer.step#SGD.step".into(),
-            ..Mark::default()
-        })));
+        self.sim.emit(update(MarkKind::Begin, "SGD"));
+        self.sim.emit(update(MarkKind::End, "SGD"));
     }
 }
 

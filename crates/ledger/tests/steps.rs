@@ -20,6 +20,7 @@ struct Told {
     sequence: u64,
     time: u64,
     launches: u64,
+    lost: u64,
 }
 
 impl Told {
@@ -29,6 +30,7 @@ impl Told {
             sequence: 0,
             time: SECOND,
             launches: 0,
+            lost: 0,
         };
         told.say(
             Body::Attached(Box::new(ProcessFacts {
@@ -40,6 +42,7 @@ impl Told {
         told.say(
             Body::Placed(Box::new(Placement {
                 pool_seen: true,
+                function_ends: true,
                 ..Placement::default()
             })),
             StackRef::NotTaken,
@@ -62,7 +65,7 @@ impl Told {
             time_ns: self.time,
             process: P,
             tid,
-            lost_before: 0,
+            lost_before: std::mem::take(&mut self.lost),
             stack,
             sampling: 0,
             body,
@@ -90,12 +93,41 @@ impl Told {
     }
 
     fn optimizer(&mut self, name: &str, stack: u64) {
-        self.mark(
+        self.begins(7, name, StackRef::Id(stack));
+        self.ends(7);
+    }
+
+    /// An optimizer's step begins on a thread.
+    fn begins(&mut self, tid: u32, name: &str, stack: StackRef) {
+        self.function(
+            tid,
             MarkKind::Begin,
-            MarkSource::RecordFunction,
             &format!("Optimizer.step#{name}.step"),
-            StackRef::Id(stack),
+            stack,
         );
+    }
+
+    /// The innermost `record_function` of a thread ends.
+    fn ends(&mut self, tid: u32) {
+        self.function(tid, MarkKind::End, "", StackRef::NotTaken);
+    }
+
+    fn function(&mut self, tid: u32, kind: MarkKind, name: &str, stack: StackRef) {
+        let mark = Mark {
+            kind,
+            source: MarkSource::RecordFunction,
+            name: name.into(),
+            ..Mark::default()
+        };
+        self.say_by(tid, Body::Mark(Box::new(mark)), stack);
+    }
+
+    /// Number of the steps, and of each its highest and its last level.
+    fn levels(&self) -> (Option<u64>, Vec<(u64, u64, u64)>) {
+        let report = self.steps();
+        let rows = report.rows.iter();
+        let rows = rows.map(|row| (row.step, row.max_allocated_bytes, row.end_allocated_bytes));
+        (report.summary.unwrap().count, rows.collect())
     }
 
     fn report(&mut self, ptr: u64, size: i64, used: u64, stack: StackRef) {
@@ -622,12 +654,8 @@ fn a_call_without_a_stack_is_one_of_its_line() {
     let mut told = Told::new();
     told.stack(1);
     let optimizer = "Optimizer.step#SGD.step";
-    told.mark(
-        MarkKind::Begin,
-        MarkSource::RecordFunction,
-        optimizer,
-        StackRef::NotTaken,
-    );
+    told.begins(7, "SGD", StackRef::NotTaken);
+    told.ends(7);
     for _ in 0..40 {
         told.optimizer("SGD", 1);
     }
@@ -1022,4 +1050,223 @@ fn blocks_outlive_steps_and_not_single_passes() {
     let later = report.survivors.iter().skip(early as usize);
     let later: Vec<_> = later.map(|one| (one.address, one.step)).collect();
     assert_eq!(later, [(0x9000, 20)]);
+}
+
+/// A training loop as PyTorch's own numbers have it: the first step allocates the optimizer's state, each step temporaries.
+fn trained(told: &mut Told, steps: u64, ends: bool) {
+    told.stack(1);
+    for step in 1..=steps {
+        let held = if step == 1 { 100 } else { 200 };
+        told.report(0x1000, 500, held + 500, StackRef::NotTaken);
+        told.pass(7);
+        told.report(0x1000, -500, held, StackRef::NotTaken);
+        told.begins(7, "Adam", StackRef::Id(1));
+        if step == 1 {
+            told.report(0x2000, 100, 200, StackRef::NotTaken);
+        }
+        told.report(
+            0x3000,
+            1000 * step as i64,
+            200 + 1000 * step,
+            StackRef::NotTaken,
+        );
+        told.report(0x3000, -1000 * step as i64, 200, StackRef::NotTaken);
+        if ends {
+            told.ends(7);
+        }
+    }
+}
+
+#[test]
+fn what_an_optimizer_allocates_is_of_the_step_that_it_ends() {
+    let mut told = Told::new();
+    trained(&mut told, 3, true);
+    let rows = vec![(1, 1200, 200), (2, 2200, 200), (3, 3200, 200)];
+    assert_eq!(told.levels(), (Some(3), rows));
+    let report = told.steps();
+    assert_eq!(report.survivors, []);
+    let evidence = report.summary.unwrap().evidence;
+    assert!(!evidence.contains("is not seen"), "{evidence}");
+}
+
+/// The first step has the peak of its forward pass, although the backward pass was what told of steps until then.
+#[test]
+fn the_first_step_of_an_optimizer_has_the_passes_before_it() {
+    let mut told = Told::new();
+    told.stack(1);
+    for _ in 0..3 {
+        told.report(0x1000, 500, 600, StackRef::NotTaken);
+        told.pass(7);
+        told.report(0x1000, -500, 100, StackRef::NotTaken);
+    }
+    told.optimizer("SGD", 1);
+    assert_eq!(told.levels(), (Some(1), vec![(1, 600, 100)]));
+    let row = &told.steps().rows[0];
+    assert_eq!((row.allocs, row.frees), (3, 3));
+    told.report(0x1000, 50, 150, StackRef::NotTaken);
+    told.optimizer("SGD", 1);
+    assert_eq!(told.levels().1[1], (2, 150, 150));
+}
+
+/// In older recordings, and where PyTorch ends a `record_function` without a function that can have a probe.
+#[test]
+fn without_the_ends_of_optimizers_steps_end_where_they_begin() {
+    for probed in [false, true] {
+        let mut told = Told::new();
+        told.say(
+            Body::Placed(Box::new(Placement {
+                pool_seen: true,
+                function_ends: probed,
+                ..Placement::default()
+            })),
+            StackRef::NotTaken,
+        );
+        trained(&mut told, 4, false);
+        let rows = match probed {
+            false => vec![
+                (1, 600, 100),
+                (2, 1200, 200),
+                (3, 2200, 200),
+                (4, 3200, 200),
+            ],
+            // The second beginning shows that the ends are not seen.
+            true => vec![(2, 1200, 200), (3, 2200, 200), (4, 3200, 200)],
+        };
+        assert_eq!(told.levels(), (Some(4), rows), "{probed}");
+        let evidence = told.steps().summary.unwrap().evidence;
+        assert!(
+            evidence.contains("so steps end where they begin"),
+            "{evidence}"
+        );
+    }
+}
+
+#[test]
+fn an_optimizer_that_calls_others_ends_one_step() {
+    let mut told = Told::new();
+    for line in [1, 2, 3] {
+        told.stack(line);
+    }
+    let mut used = 0;
+    for step in 1..=5 {
+        told.begins(7, "Wrapper", StackRef::Id(1));
+        for (name, line) in [("Adam", 2), ("Adam", 3), ("Adam", 2)] {
+            // A function of the program inside of it, and another thread that has its own.
+            told.begins(7, name, StackRef::Id(line));
+            told.function(7, MarkKind::Begin, "all_gather", StackRef::Id(9));
+            told.function(8, MarkKind::Begin, "loader", StackRef::Id(9));
+            told.ends(7);
+            told.ends(7);
+        }
+        used += 100;
+        told.report(0x1000 * step, 100, used, StackRef::NotTaken);
+        told.ends(8);
+        assert_eq!(told.steps().summary.unwrap().count.unwrap_or(0), step - 1);
+        told.ends(7);
+        assert_eq!(told.levels().1.last(), Some(&(step, used, used)));
+    }
+    assert_eq!(told.levels().0, Some(5));
+}
+
+/// An end whose beginning was before the attach ends nothing.
+#[test]
+fn an_attach_in_the_middle_of_an_optimizers_step() {
+    let mut told = Told::new();
+    told.ends(7);
+    told.ends(7);
+    trained(&mut told, 3, true);
+    assert_eq!(told.levels().0, Some(3));
+}
+
+/// The end is among records that were lost: the step ends where the loss is heard of, and is counted once.
+#[test]
+fn a_step_whose_end_is_lost_is_counted_once() {
+    for end_comes in [false, true] {
+        let mut told = Told::new();
+        trained(&mut told, 3, true);
+        told.report(0x1000, 50, 250, StackRef::NotTaken);
+        told.begins(7, "Adam", StackRef::Id(1));
+        told.function(7, MarkKind::Begin, "inside", StackRef::Id(9));
+        told.lost += 5;
+        told.report(0x1000, -50, 200, StackRef::NotTaken);
+        assert_eq!(told.levels().0, Some(4));
+        if end_comes {
+            told.ends(7);
+            told.ends(7);
+        }
+        trained(&mut told, 2, true);
+        assert_eq!(told.levels().0, Some(6), "{end_comes}");
+    }
+}
+
+/// What a thread of a program does with optimizers.
+#[derive(Clone, Debug)]
+enum Call {
+    /// A `record_function`, of an optimizer by its line or of something else, with what is called inside of it.
+    Function(Option<u64>, Vec<Call>),
+    Alloc(u64),
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let leaf = (1u64..100).prop_map(Call::Alloc);
+    let call = leaf.prop_recursive(3, 12, 4, |inner| {
+        let inside = prop::collection::vec(inner, 0..4);
+        (prop::option::of(Just(())), inside)
+            .prop_map(|(is_optimizer, inside)| Call::Function(is_optimizer.map(|()| 0), inside))
+    });
+    prop::collection::vec(call, 0..5)
+}
+
+/// Plays calls; `place` is the place of the program, which differs with what is around it.
+fn play(
+    told: &mut Told,
+    calls: &[Call],
+    place: u64,
+    inside: bool,
+    used: &mut u64,
+    ended: &mut Vec<u64>,
+) {
+    for call in calls {
+        match call {
+            Call::Alloc(size) => {
+                *used += size;
+                told.report(*used << 12, *size as i64, *used, StackRef::NotTaken);
+            }
+            Call::Function(optimizer, within) => {
+                let (place, is_step) = (place + 1, optimizer.is_some());
+                let name = if is_step {
+                    "Optimizer.step#A.step"
+                } else {
+                    "other"
+                };
+                told.function(7, MarkKind::Begin, name, StackRef::Id(place));
+                play(told, within, place, inside || is_step, used, ended);
+                told.ends(7);
+                if is_step && !inside {
+                    ended.push(*used);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    /// One step for each outermost step of an optimizer, and what is held at its end is the level of its row.
+    #[test]
+    fn each_outermost_step_of_an_optimizer_ends_a_step(calls in calls(), again in 1usize..6) {
+        let mut told = Told::new();
+        for place in 1..8 {
+            told.stack(place);
+        }
+        let (mut used, mut ended) = (0, Vec::new());
+        for _ in 0..again {
+            // One line of the program makes all of them, so each of them is a step.
+            let one = Call::Function(Some(0), calls.clone());
+            play(&mut told, &[Call::Alloc(7), one], 0, false, &mut used, &mut ended);
+        }
+        let (count, rows) = told.levels();
+        prop_assert_eq!(count, Some(again as u64));
+        let levels: Vec<u64> = rows.iter().map(|(_, _, end)| *end).collect();
+        prop_assert_eq!(levels, ended);
+    }
 }

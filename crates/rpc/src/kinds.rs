@@ -54,7 +54,7 @@ kinds! {
 }
 
 /// The name by which a reader asks for PyTorch's own marks. Their events are of the kind `mark`, but there are so many
-/// of them (each step of an optimizer, each backward pass) that a reader who asks for `mark` does not get them.
+/// of them (each step of an optimizer, each backward pass, and each end of a `record_function`) that a reader who asks for `mark` does not get them.
 pub(crate) const FRAMEWORK_MARK: &str = "framework_mark";
 
 /// The name by which a reader inside the daemon asks for all events about memory that ran out. Some of them are of the kind `trace`, of

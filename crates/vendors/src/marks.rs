@@ -1,4 +1,4 @@
-//! Functions that make marks: those of memscope's own library, of mstx and of NVTX, and two of PyTorch's.
+//! Functions that make marks: those of memscope's own library, of mstx and of NVTX, and three of PyTorch's.
 //!
 //! `nvtxMarkA` and similar functions are exported by libnvToolsExt (NVTX 2). NVTX 3 is header-only: each object that
 //! uses it has copies of its own. They can be probed if the object has symbols for them, as PyTorch's libtorch_python
@@ -12,6 +12,13 @@ use crate::{Layer, Purpose, Row};
 /// Symbol of `torch::autograd::profiler::record_function_enter_new(std::string const&, optional<std::string> const&)`,
 /// up to its parameters. Its result is returned in memory, so the name is the second argument in registers.
 pub const RECORD_FUNCTION: &str = "_ZN5torch8autograd8profiler25record_function_enter_newE";
+
+/// Symbol of `c10::IValue::toCustomClass<torch::autograd::profiler::PythonRecordFunction>() &&`. What ends a `record_function`
+/// unpacks its one argument with it, and nothing else that ends often does. The function that then ends it is local to its file, so a
+/// stripped library has no name for it. libtorch_cpu and libtorch_python each have a copy of this one, and the linker chooses which of
+/// them is called.
+pub const RECORD_FUNCTION_END: &str =
+    "_ZNO3c106IValue13toCustomClassIN5torch8autograd8profiler20PythonRecordFunctionEEE";
 
 /// Symbol of `torch::autograd::Engine::execute(…)`, up to its parameters. Python's engine calls this function, too.
 pub const BACKWARD: &str = "_ZN5torch8autograd6Engine7executeE";
@@ -70,6 +77,15 @@ pub(crate) const ROWS: &[Row] = &[
         1,
     )
     .mangled(RECORD_FUNCTION),
+    mark(
+        "c10::IValue::toCustomClass<PythonRecordFunction>",
+        "libtorch_cpu.so",
+        MarkSource::RecordFunction,
+        MARK_END,
+        MarkForm::Bare,
+        0,
+    )
+    .mangled(RECORD_FUNCTION_END),
     mark(
         "torch::autograd::Engine::execute",
         "libtorch_cpu.so",

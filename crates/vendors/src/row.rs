@@ -1,7 +1,8 @@
 //! One function in the tables: how its symbol is recognised, and how it passes its arguments.
 
 use memscope_common::{
-    AscendExtra, Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, TorchAbi,
+    AscendExtra, Cookie, MARK_END, MarkAbi, MarkForm, MarkSource, Op, PtrMode, RegionOp, SizeMode,
+    TorchAbi,
 };
 
 use crate::vendor::Vendor;
@@ -231,6 +232,11 @@ impl Row {
             | Purpose::Workspace
             | Purpose::Launch => 0,
         }
+    }
+
+    /// Whether a call of the function is the end of one of PyTorch's `record_function`s.
+    pub fn ends_record_functions(&self) -> bool {
+        matches!(self.purpose, Purpose::Mark(abi) if abi.source == MarkSource::RecordFunction && abi.kind == MARK_END)
     }
 
     /// The attach cookie for a site of this function, with the site's number and the variant of the function there.

@@ -19,7 +19,7 @@ pub(crate) struct Events {
     /// Only events of these kinds, as `kind` in the output names them: finding, oom, mark, coverage, attached, exited, …
     ///
     /// Then the others are not sent at all, and a reader that waits for something rare does not miss it. Marks that PyTorch makes by itself
-    /// (steps of optimizers, backward passes) are framework_mark: `mark` alone leaves them out.
+    /// (steps of optimizers, backward passes), and the ends of record_function, are framework_mark: `mark` alone leaves them out.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) kind: Vec<String>,
     /// End after so many; with exit code 3 if the daemon ends before.

@@ -362,6 +362,8 @@ impl Tracer {
                 Library {
                     build_id: object.identity.build_id_hex(),
                     ways,
+                    function_ends: (object.sites.iter())
+                        .any(|site| site.row.ends_record_functions()),
                 },
             );
         }
@@ -449,6 +451,7 @@ impl Tracer {
             operators: traced.operators(),
             ways: traced.ways(),
             pool_seen,
+            function_ends: traced.sees_function_ends(),
             libraries: traced.libraries.keys().cloned().collect(),
             level: Some(traced.level),
             before_first_memory: traced.before_first_memory,

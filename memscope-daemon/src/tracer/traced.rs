@@ -152,6 +152,8 @@ pub struct Library {
     pub build_id: String,
     /// Ways into the framework's pool that are in use.
     pub ways: BTreeSet<String>,
+    /// Whether a function is probed there that ends PyTorch's `record_function`s.
+    pub function_ends: bool,
 }
 
 /// When files that could not be read are looked at again.
@@ -238,6 +240,11 @@ impl Traced {
     pub fn ways(&self) -> Vec<String> {
         let all: BTreeSet<&String> = self.libraries.values().flat_map(|l| &l.ways).collect();
         all.into_iter().cloned().collect()
+    }
+
+    /// Whether the ends of PyTorch's `record_function`s are probed.
+    pub fn sees_function_ends(&self) -> bool {
+        self.libraries.values().any(|library| library.function_ends)
     }
 
     /// Whether a way into the framework's pool is probed.

@@ -216,6 +216,9 @@ fn evidence(process: &Process, steps: &Steps) -> String {
                 text.push_str("; beside it ");
                 text.push_str(&others.join(", "));
             }
+            if steps.end_before_updates() {
+                text.push_str("; where these calls end is not seen, so steps end where they begin, before the optimizer allocates");
+            }
             text
         }
     }
@@ -263,7 +266,7 @@ pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
     let mut open: Option<Row> = None;
     for (row, ends) in steps.rows.iter().zip(ends) {
         let mut merged = match open.take() {
-            Some(before) => merge(before, row),
+            Some(before) => before.join(row.clone()),
             None => row.clone(),
         };
         if !ends {
@@ -282,29 +285,6 @@ pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
     whole
 }
 
-fn merge(mut before: Row, row: &Row) -> Row {
-    for (ordinal, pool, driver) in &row.devices {
-        match before
-            .devices
-            .iter_mut()
-            .find(|(known, _, _)| known == ordinal)
-        {
-            None => before.devices.push((*ordinal, *pool, *driver)),
-            Some((_, old_pool, old_driver)) => {
-                for (old, new) in [(old_pool, pool), (old_driver, driver)] {
-                    match (old.as_mut(), new) {
-                        (Some(old), Some(new)) => old.join(new),
-                        (None, Some(new)) => *old = Some(*new),
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-    before.to_ns = row.to_ns;
-    before
-}
-
 /// Merges the rows of `every` steps each: 1 to N, N + 1 to 2 N, …. Each comes with the number of steps that are in it: the first has fewer
 /// where older steps are not kept, and the last where more are to come.
 fn in_groups(rows: Vec<(Row, u64)>, every: u64) -> Vec<(Row, u64)> {
@@ -313,9 +293,7 @@ fn in_groups(rows: Vec<(Row, u64)>, every: u64) -> Vec<(Row, u64)> {
         let number = |step: u64| step.saturating_sub(1) / every;
         match groups.last_mut() {
             Some((last, steps)) if number(last.step) == number(row.step) => {
-                let step = row.step;
-                *last = merge(last.clone(), &row);
-                last.step = step;
+                *last = last.clone().join(row);
                 *steps += of_one;
             }
             _ => groups.push((row, of_one)),

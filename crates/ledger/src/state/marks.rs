@@ -129,10 +129,14 @@ fn origin(source: MarkSource, name: &str) -> MarkOrigin {
 }
 
 impl Mark {
-    /// Whether PyTorch makes this mark by itself, for example for a step of an optimizer or a backward pass.
+    /// Whether PyTorch makes this mark by itself, for example for a step of an optimizer or a backward pass. The end of a
+    /// `record_function` has no name that says whose it is. It counts as PyTorch's, because PyTorch makes one in each step.
     #[must_use]
     pub fn is_of_the_framework(&self) -> bool {
-        origin(self.source, &self.name) == MarkOrigin::Framework
+        let nameless = self.source == MarkSource::RecordFunction
+            && self.kind == MarkKind::End
+            && self.name.is_empty();
+        nameless || origin(self.source, &self.name) == MarkOrigin::Framework
     }
 }
 

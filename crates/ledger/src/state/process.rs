@@ -146,9 +146,9 @@ impl Process {
     pub(crate) fn apply(&mut self, event: &Event) {
         self.events += 1;
         // A reading is of an earlier moment and says nothing about losses.
-        if !matches!(event.body, Body::Held(_) | Body::ReadingCost(_))
-            && self.loss.hear(event.lost_before, event.time_ns)
-        {
+        let lost = !matches!(event.body, Body::Held(_) | Body::ReadingCost(_))
+            && self.loss.hear(event.lost_before, event.time_ns);
+        if lost {
             self.records_lost(event.time_ns);
         }
         self.last_ns = self.last_ns.max(event.time_ns);
@@ -165,6 +165,9 @@ impl Process {
             labels: self.labels.of(event.tid),
             nothing_missed: missed_none && self.pool_way_in,
         };
+        while lost && scene.steps.end_was_lost(scene.stacks) {
+            self.pool.step_ends(&mut scene);
+        }
         match &event.body {
             Body::Trace(trace) => self.pool.trace(&mut scene, &mut self.driver, trace),
             Body::Report(report) => self.pool.report(&mut scene, &mut self.driver, report),
@@ -244,9 +247,11 @@ impl Process {
                 }
                 self.marks.take(mark, event);
                 let wanted = self.facts.step_name.as_deref();
-                let turn = scene
-                    .steps
-                    .mark(mark, wanted, scene.stacks, scene.stack, event.tid);
+                let ends = self.placement.function_ends;
+                let turn =
+                    scene
+                        .steps
+                        .mark(mark, wanted, ends, scene.stacks, scene.stack, event.tid);
                 match turn {
                     Turn::None => {}
                     Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),

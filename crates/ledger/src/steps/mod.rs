@@ -4,7 +4,8 @@
 //! sources of ticks are, from the best to the weakest: a name that the user picked at the attach; marks (`step` of
 //! memscope's library, and ranges called `step start`, as msMemScope has them); the steps of optimizers; backward passes;
 //! the profiler's steps; a pattern of allocations that repeats itself. The best source that was ever seen is
-//! used; when a better one comes, the count begins again. Refuses: to guess: without a source there are no steps.
+//! used; when a better one comes, the count begins again. A step that an optimizer tells of ends where the optimizer's ends, so that what
+//! the optimizer allocates is part of it. Refuses: to guess: without a source there are no steps.
 
 pub(crate) mod cycle;
 pub(crate) mod lines;
@@ -30,6 +31,8 @@ use std::sync::Arc;
 const ROWS: usize = 4096;
 /// Maximum number of different keys; all further ones share one key.
 const KEYS: usize = 64;
+/// Most threads whose optimizers may be in their steps at the same time. Of further ones, the step that began first is forgotten.
+const UPDATES: usize = 64;
 /// Name of the ranges that are msMemScope's steps.
 const STEP_RANGE: &str = "step start";
 
@@ -61,6 +64,44 @@ pub(crate) struct Row {
     pub(crate) devices: Vec<(Option<i32>, Option<StepLevels>, Option<StepLevels>)>,
 }
 
+/// A step of an optimizer that has begun and not ended. What ends is the outermost of its thread: some optimizers call others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Update {
+    tid: u32,
+    called: Arc<str>,
+    stack: StackIndex,
+    /// Name of its tick, which is what was picked at the attach if that fits the optimizer's.
+    name: Arc<str>,
+    /// Number of `record_function`s that have begun inside of it and have not ended.
+    inside: u64,
+}
+
+impl Row {
+    /// Adds what came after it. The number and the line are those of the later row.
+    pub(crate) fn join(mut self, later: Row) -> Row {
+        for (ordinal, pool, driver) in later.devices {
+            let known = self.devices.iter_mut();
+            let Some((_, old_pool, old_driver)) = known.into_iter().find(|(o, _, _)| *o == ordinal)
+            else {
+                self.devices.push((ordinal, pool, driver));
+                continue;
+            };
+            for (old, new) in [(old_pool, pool), (old_driver, driver)] {
+                match (old.as_mut(), new) {
+                    (Some(old), Some(new)) => old.join(&new),
+                    (None, Some(new)) => *old = Some(new),
+                    _ => {}
+                }
+            }
+        }
+        Row {
+            devices: self.devices,
+            from_ns: self.from_ns,
+            ..later
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Steps {
     pub(crate) source: StepSource,
@@ -77,7 +118,19 @@ pub(crate) struct Steps {
     /// Number of ranges without a number of their own that have begun inside the open range, and have not ended.
     #[serde(default)]
     inside: u64,
+    /// Steps of optimizers that are under way, at most one of each thread.
+    #[serde(default)]
+    updates: Vec<Update>,
+    /// What is known of the ends of optimizers' steps.
+    #[serde(default)]
+    update_ends: Ends,
+    /// The last step of an optimizer has ended one where it began.
+    #[serde(default)]
+    at_begin: bool,
     pub(crate) rows: VecDeque<Row>,
+    /// What the first step has had so far by the ticks of a source that was used before.
+    #[serde(default)]
+    so_far: Option<Row>,
     /// When the current step began.
     from_ns: u64,
     pub(crate) last_ns: u64,
@@ -98,6 +151,19 @@ pub(crate) struct Steps {
     /// What [`Steps::coming`] was before the last tick. It is used within the event of that tick only.
     #[serde(skip)]
     came_as: u64,
+}
+
+/// Whether the ends of optimizers' steps are seen. That they are probed does not say it: another compiler may have built PyTorch such
+/// that it ends a `record_function` without the function that has the probe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Ends {
+    /// No step of an optimizer has shown it yet.
+    #[default]
+    Unknown,
+    /// They are seen.
+    Seen,
+    /// They are not: a step ends where its optimizer's begins.
+    Unseen,
 }
 
 /// What a mark means for steps.
@@ -159,11 +225,13 @@ impl Steps {
         ends.then_some(outlived)
     }
 
-    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`].
+    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`]. `ends` says that the ends of
+    /// `record_function`s are probed.
     pub(crate) fn mark(
         &mut self,
         mark: &Mark,
         wanted: Option<&str>,
+        ends: bool,
         stacks: &Stacks,
         stack: StackIndex,
         tid: u32,
@@ -177,11 +245,20 @@ impl Steps {
         if mark.kind == MarkKind::Begin && !range && self.is_of_open(mark, tid) {
             self.inside += 1;
         }
+        let is_function = mark.source == MarkSource::RecordFunction;
+        let is_update = is_function && is_optimizer_step(name);
+        let place = place_of(stacks, stacks::place(stack));
+        let is_inside = is_function
+            && mark.kind == MarkKind::Begin
+            && self.begins_inside(name, stacks, place, tid);
         let source = match (mark.kind, mark.source) {
             (MarkKind::End, _) => {
                 if self.ranges && self.closes(mark, tid) {
                     self.open = None;
                     return Turn::End;
+                }
+                if is_function && self.function_ends(stacks, tid) {
+                    return Turn::Both;
                 }
                 return Turn::None;
             }
@@ -193,14 +270,14 @@ impl Steps {
             (MarkKind::Begin, MarkSource::RecordFunction) if name.starts_with("ProfilerStep#") => {
                 StepSource::Profiler
             }
-            (MarkKind::Begin, MarkSource::RecordFunction) if is_optimizer_step(name) => {
-                StepSource::Optimizer
-            }
+            (MarkKind::Begin, MarkSource::RecordFunction) if is_update => StepSource::Optimizer,
             (_, MarkSource::Backward) => StepSource::Backward,
             _ => return Turn::None,
         };
         match source.rank().cmp(&self.source.rank()) {
             Ordering::Less => return Turn::None,
+            // An optimizer that is called by another one is part of its step.
+            Ordering::Equal if is_update && is_inside => return Turn::None,
             Ordering::Equal => {}
             Ordering::Greater => self.restart(source),
         }
@@ -216,13 +293,24 @@ impl Steps {
         }
         let is_range = range && mark.kind == MarkKind::Begin && source == StepSource::Mark;
         self.ranges = is_range;
+        let called = name;
         // The names differ by a number, or by what `*` stands for: all of them count as one.
         let name = match (source, wanted) {
             (StepSource::Profiler, _) => "ProfilerStep#*",
             (StepSource::Named, Some(wanted)) => wanted,
             _ => name,
         };
-        self.tell(name, stacks, stacks::place(stack), tid);
+        if is_update {
+            let update = Update {
+                tid,
+                called: called.into(),
+                stack: place,
+                name: name.into(),
+                inside: 0,
+            };
+            return self.update_begins(update, ends, stacks);
+        }
+        self.tell(name, stacks, place, tid);
         if at_once > 1 {
             self.ticks += at_once - 1;
             self.is_mixed = true;
@@ -234,6 +322,83 @@ impl Steps {
             return Turn::Begin;
         }
         Turn::Both
+    }
+
+    /// A `record_function` begins. Returns whether it does so inside of an optimizer's step. A step of the same name that begins at the same
+    /// place of the program cannot be inside of the one before it, of which then nobody has seen the end.
+    fn begins_inside(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) -> bool {
+        let Some(update) = self.updates.iter_mut().find(|one| one.tid == tid) else {
+            return false;
+        };
+        let same = [update.stack, stack]
+            .iter()
+            .any(|one| stacks.is_missing(*one))
+            || update.stack == stack
+            || stacks.is_same_python(update.stack, stack);
+        if same && *update.called == *name {
+            return false;
+        }
+        update.inside += 1;
+        true
+    }
+
+    /// A step of an optimizer begins. Returns what that means for steps: one ends where the optimizer's ends, and here only if that is not
+    /// seen.
+    fn update_begins(&mut self, update: Update, ends: bool, stacks: &Stacks) -> Turn {
+        let before = self.updates.iter().position(|one| one.tid == update.tid);
+        let missed = before.map(|before| self.updates.remove(before));
+        if let Some(missed) = &missed {
+            self.tell(&missed.name, stacks, missed.stack, missed.tid);
+            if self.update_ends == Ends::Unknown {
+                self.update_ends = Ends::Unseen;
+            }
+        }
+        if !ends || self.update_ends == Ends::Unseen {
+            self.at_begin = true;
+            self.tell(&update.name, stacks, update.stack, update.tid);
+            return Turn::Both;
+        }
+        if self.updates.len() >= UPDATES {
+            self.updates.remove(0);
+        }
+        self.updates.push(update);
+        match missed {
+            Some(_) => Turn::Both,
+            None => Turn::None,
+        }
+    }
+
+    /// A `record_function` ends. Returns whether a step of an optimizer does.
+    fn function_ends(&mut self, stacks: &Stacks, tid: u32) -> bool {
+        let Some(at) = self.updates.iter().position(|one| one.tid == tid) else {
+            return false;
+        };
+        if let Some(update) = self.updates.get_mut(at)
+            && let Some(inside) = update.inside.checked_sub(1)
+        {
+            update.inside = inside;
+            return false;
+        }
+        let update = self.updates.remove(at);
+        self.update_ends = Ends::Seen;
+        self.at_begin = false;
+        self.tell(&update.name, stacks, update.stack, update.tid);
+        true
+    }
+
+    /// Records were lost, and the ends of optimizers' steps that are under way may be among them. Ends one of these steps; returns whether
+    /// there was one.
+    pub(crate) fn end_was_lost(&mut self, stacks: &Stacks) -> bool {
+        let Some(update) = self.updates.pop() else {
+            return false;
+        };
+        self.tell(&update.name, stacks, update.stack, update.tid);
+        true
+    }
+
+    /// Whether steps of optimizers end where they begin, because their ends are not seen.
+    pub(crate) fn end_before_updates(&self) -> bool {
+        self.at_begin
     }
 
     /// Whether a mark could be the beginning or the end of a range inside the open one, or the end of the open one itself: who made it
@@ -289,9 +454,6 @@ impl Steps {
 
     fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
         self.came_as = self.coming();
-        // Lines of the program are lines of Python code. The compiled code of the same call differs from one call to the next.
-        let has_place = stacks.is_missing(stack) || stacks.has_python(stack);
-        let stack = if has_place { stack } else { NOT_TAKEN };
         let known = self.keys.iter().position(|key| {
             let same = key.stack == stack || stacks.is_same_python(key.stack, stack);
             same && *key.name == *name
@@ -365,13 +527,20 @@ impl Steps {
         }
     }
 
-    /// Begins to count anew, by a source that tells more. The levels of the devices go on, so the first step goes back to where they began.
+    /// Begins to count anew, by a source that tells more. The levels of the devices go on, so the first step goes back to where they began:
+    /// to the last tick, or before all ticks that turn out to be part of that step, as backward passes before the first optimizer's step.
     fn restart(&mut self, source: StepSource) {
+        let passes = self.source == StepSource::Backward && source == StepSource::Optimizer;
+        let is_first = !self.ranges && (passes || self.windows() <= 1);
+        let rows = self.so_far.take().into_iter().chain(self.rows.drain(..));
+        let so_far = rows.reduce(Row::join).filter(|_| is_first);
         *self = Steps {
             source,
+            so_far,
             from_ns: self.from_ns,
             is_mixed: source == StepSource::Pattern,
             launches: self.launches,
+            update_ends: self.update_ends,
             generation: self.generation + 1,
             pattern: match source {
                 StepSource::Unknown | StepSource::Pattern => std::mem::take(&mut self.pattern),
@@ -403,13 +572,17 @@ impl Steps {
             if self.rows.len() >= ROWS {
                 self.rows.pop_front();
             }
-            self.rows.push_back(Row {
+            let row = Row {
                 step,
                 key: self.last_key,
                 lap: self.told.lap(),
                 from_ns: self.from_ns,
                 to_ns: time_ns,
                 devices: levels,
+            };
+            self.rows.push_back(match self.so_far.take() {
+                Some(so_far) => so_far.join(row),
+                None => row,
             });
         }
         self.look_at_passes();
@@ -421,6 +594,7 @@ impl Steps {
     pub(crate) fn begin(&mut self, devices: &mut Devices, time_ns: u64) {
         self.ticks += 1;
         self.from_ns = time_ns;
+        self.so_far = None;
         // What happened between two ranges belongs to no step.
         close(devices);
     }
@@ -548,6 +722,13 @@ fn close(devices: &mut Devices) -> Vec<(Option<i32>, Option<StepLevels>, Option<
         .collect();
     closed.sort_by_key(|(ordinal, _, _)| (ordinal.is_none(), *ordinal));
     closed
+}
+
+/// The stack as a place of the program. Lines of the program are lines of Python code. The compiled code of the same call differs from
+/// one call to the next.
+fn place_of(stacks: &Stacks, stack: StackIndex) -> StackIndex {
+    let has_place = stacks.is_missing(stack) || stacks.has_python(stack);
+    if has_place { stack } else { NOT_TAKEN }
 }
 
 /// Whether a mark is a step of an optimizer; its name is then like `Optimizer.step#AdamW.step`.

@@ -464,6 +464,19 @@ pub fn facts(pid: u32, level: Level, from_start: bool) -> Box<ProcessFacts> {
     })
 }
 
+/// The step of an optimizer begins or ends.
+pub fn update(kind: MarkKind, name: &str) -> Body {
+    Body::Mark(Box::new(Mark {
+        kind,
+        source: MarkSource::RecordFunction,
+        name: match kind {
+            MarkKind::End => "".into(),
+            _ => format!("Optimizer.step#{name}.step").into(),
+        },
+        ..Mark::default()
+    }))
+}
+
 /// A ledger with one attached process with a native pool.
 pub fn attached(level: Level, from_start: bool, at: u64) -> Ledger {
     attached_as(level, from_start, at, Backend::Native)
@@ -481,6 +494,7 @@ pub fn attached_as(level: Level, from_start: bool, at: u64, backend: Backend) ->
     let placement = Placement {
         sites: 3,
         pool_seen,
+        function_ends: true,
         ..Placement::default()
     };
     ledger.apply(&event(P, at, Body::Placed(Box::new(placement))));

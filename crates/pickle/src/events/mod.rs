@@ -246,6 +246,7 @@ impl<E> Log<'_, E> {
         let placement = Placement {
             ways: vec!["PyTorch's snapshot".to_owned()],
             pool_seen: true,
+            function_ends: true,
             ..Placement::default()
         };
         self.tell(Body::Placed(Box::new(placement)))?;

@@ -19,7 +19,7 @@ use memscope_proto::v1;
 
 /// Show which steps a process made, how that is known, and how far memory went in each.
 ///
-/// Nothing in the program has to be changed: a step ends where an optimizer steps; without one, with each backward
+/// Nothing in the program has to be changed: a step ends where an optimizer has made its step; without one, with each backward
 /// pass (several of them where gradients are accumulated); without those, with each step of PyTorch's profiler; without
 /// those, where a pattern of allocations begins anew. Marks are better than all of these: a step of memscope's library or
 /// of mark --step, ranges called "step start" as msMemScope has them, or what attach --steps NAME picked. Where there is

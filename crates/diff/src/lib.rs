@@ -162,7 +162,7 @@ pub fn compare<S: Ord + Copy + Default>(
 ) -> Compared<S> {
     let mut then = Walk::new(before.blocks.clone(), before.devices);
     let mut now = Walk::new(after.blocks.clone(), after.devices);
-    let (groups, stacks, by_place) = match matched_by {
+    let ((groups, stacks), by_place) = match matched_by {
         MatchedBy::Block => {
             let moments = [
                 (before.as_of_ns, before.born_from_ns),
@@ -186,10 +186,7 @@ pub fn compare<S: Ord + Copy + Default>(
                 }
             }
         }
-        MatchedBy::Number => {
-            let (groups, stacks) = numbers(&mut then, &mut now);
-            (groups, stacks, 0)
-        }
+        MatchedBy::Number => (numbers(&mut then, &mut now), 0),
     };
     Compared {
         devices: devices(&then.finish(), &now.finish(), &groups),
@@ -323,7 +320,7 @@ fn block_by_block<S: Ord + Copy + Default>(
     mut before: impl Iterator<Item = Block<S>>,
     after: impl Iterator<Item = Block<S>>,
     moments: [(Option<u64>, Option<u64>); 2],
-) -> (BTreeMap<GroupKey, Sums>, BTreeMap<(i32, S), Sums>, u64) {
+) -> (BothSums<S>, u64) {
     // A user may name the later moment first. The time of allocation that decides is always that in the later picture.
     let turned = matches!(moments, [(Some(a), _), (Some(b), _)] if a > b);
     let [(earlier, _), (_, born_from)] = match (turned, moments) {
@@ -373,7 +370,7 @@ fn block_by_block<S: Ord + Copy + Default>(
         tell(&gone, |sums| &mut sums.went);
         then = before.next();
     }
-    (groups.finish(), stacks.finish(), by_place)
+    ((groups.finish(), stacks.finish()), by_place)
 }
 
 /// Sums by a key. Blocks that lie beside each other often have the same one, so it is looked up when it changes.

@@ -6,7 +6,7 @@
 use crate::doubts::{Doubts, LeftOut};
 use crate::reader::Value;
 use crate::snapshot::{Action, Segment, State};
-use crate::whole::{Device, Entry, Settings};
+use crate::whole::{Device, Entry, Snapshot};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 

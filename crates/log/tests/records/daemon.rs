@@ -56,6 +56,8 @@ fn records() -> Vec<DaemonRecord> {
             pool_seen: true,
             libraries: vec!["libc10_cuda.so".to_owned()],
             level: Some(Level::Blocks),
+            function_ends: true,
+            before_first_memory: Some(true),
         }),
         DaemonRecord::Detached,
         DaemonRecord::Exited,

@@ -147,7 +147,7 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<SnapshotFile, Fil
         path: path.to_owned(),
         image: None,
         as_of_ns: births.newest_ns,
-        traced_from_ns: births.from_ns(),
+        traced_from_ns: births.reach_back_to_ns(),
         segments: segments(document.segments, &births, offset, &mut stacks)?,
         stacks: stacks.all,
         coverage: Vec::new(),

@@ -105,7 +105,7 @@ impl Births {
     }
 
     /// From when on the trace of each device has all allocations.
-    pub(super) fn from_ns(&self) -> Option<u64> {
+    pub(super) fn reach_back_to_ns(&self) -> Option<u64> {
         self.oldest_ns.values().max().copied()
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn of_pickle_within(
             generation,
         }),
         as_of_ns: origin.as_of_unix_ns.or(births.newest_ns),
-        traced_from_ns: births.from_ns(),
+        traced_from_ns: births.reach_back_to_ns(),
         segments,
         stacks: stacks.all.iter().map(|stack| lines.told(stack)).collect(),
         coverage: snapshot.notes().into_iter().map(note).collect(),

@@ -54,6 +54,7 @@ fn records() -> Vec<DaemonRecord> {
             operators: 2,
             ways: vec!["record_trace".to_owned()],
             pool_seen: true,
+            function_ends: true,
             libraries: vec!["libc10_cuda.so".to_owned()],
             level: Some(Level::Blocks),
             function_ends: true,

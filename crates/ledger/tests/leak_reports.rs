@@ -278,6 +278,42 @@ fn the_rate_is_that_of_the_time_that_steps_take() {
 }
 
 /// What a line holds are all its blocks, also those that do not grow.
+/// A server that loads, waits, and then keeps some answers of different lengths. The first request takes a workspace at the same line.
+#[test]
+fn the_rate_without_steps_is_that_of_the_growth() {
+    let rates = |leak: fn(&mut Training, u64)| {
+        let mut t = Training::new();
+        for request in 0..800 {
+            for _ in 0..10 {
+                let addr = t.alloc(OTHER, MIB);
+                t.free(addr);
+            }
+            if request >= 300 {
+                leak(&mut t, request);
+            }
+            t.sim.time += 100 * MS - t.sim.time % (100 * MS);
+        }
+        let report = t.leaks();
+        let line = &report.lines[0];
+        assert_eq!(line.verdict(), v1::Verdict::Growing, "{report:#?}");
+        line.growth_bytes_per_s
+    };
+    let of_one_size = rates(|t, _| {
+        t.alloc(LEAK, 65_536);
+    });
+    assert!(
+        (of_one_size / 655_360.0 - 1.0).abs() < 0.05,
+        "{of_one_size}"
+    );
+    let of_many = rates(|t, request| {
+        if request == 300 {
+            t.alloc(LEAK, 8 * MIB);
+        }
+        t.alloc(LEAK, 4096 * (1 + request % 7));
+    });
+    assert!((of_many / 163_840.0 - 1.0).abs() < 0.05, "{of_many}");
+}
+
 #[test]
 fn a_line_holds_what_it_holds() {
     let mut training = Training::new();

@@ -35,7 +35,7 @@ pub(crate) struct StackKey {
 }
 
 impl StackKey {
-    fn of(key: &GroupKey) -> StackKey {
+    pub(crate) fn of(key: &GroupKey) -> StackKey {
         StackKey {
             device: key.device,
             space: key.space,

@@ -153,6 +153,11 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
             Verdict::Undecided,
             format!("{rose}, and slows down, as a cache does that fills"),
         )
+    } else if growth.saturating_mul(4) <= grew_before(floors, first).saturating_mul(5) {
+        (
+            Verdict::Undecided,
+            format!("{rose}; it grew as far before, and that was given back"),
+        )
     } else if short && !scale.urgent {
         young = true;
         let more = (scale.sure_after as f64 - steps).ceil();
@@ -189,9 +194,28 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
     }
 }
 
+/// The most by which the row grew before the window `first` and which it gave back until then, as a list does that is kept for an epoch.
+/// The largest single rise of a growth is not counted: what a warm-up takes at once, and gives back, says nothing about a
+/// growth from step to step.
+fn grew_before(floors: &[u32], first: usize) -> u32 {
+    let before = floors.get(..first).unwrap_or_default();
+    let grown = |top: usize| {
+        let (up, down) = before.split_at_checked(top + 1)?;
+        let (&highest, &lowest) = (up.last()?, down.iter().min()?);
+        let (mut low, mut largest) = (highest, 0);
+        for floor in up.iter().rev() {
+            largest = largest.max(low.saturating_sub(*floor));
+            low = low.min(*floor);
+        }
+        let climbed = highest - low - largest;
+        Some(climbed.min(highest.saturating_sub(lowest)))
+    };
+    (0..first).filter_map(grown).max().unwrap_or(0)
+}
+
 /// Rise of the floor in each window after the first one of a growth. The first one is left out, because it was chosen
 /// for its rise.
-fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Vec<f64> {
+pub(crate) fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Vec<f64> {
     (first + 1..floors.len())
         .filter(|place| follows(*place))
         .filter_map(|place| {
@@ -202,7 +226,7 @@ fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Ve
 }
 
 /// Finds the rises that belong to the growth, from the last one backwards. Returns the first of them and their number.
-fn stretch(rises: &[usize], len: usize) -> (usize, usize) {
+pub(crate) fn stretch(rises: &[usize], len: usize) -> (usize, usize) {
     let Some(&last) = rises.last() else {
         return (0, 0);
     };
@@ -359,6 +383,63 @@ mod tests {
         let judged = judge(&floors, Scale { steps: 2.0, ..ONE });
         assert_eq!(judged.verdict, Verdict::Growing);
         assert!((20..40).contains(&judged.first_window), "{judged:?}");
+    }
+
+    /// The row of a clock that has counted so many steps, of floors at the end of each step.
+    fn counted(steps: u32, floor: impl Fn(u32) -> u32) -> (Row, f64) {
+        let mut width = 1;
+        while steps / width >= 128 {
+            width *= 2;
+        }
+        let window = |number: u32| (number * width..(number + 1) * width).map(&floor).min();
+        let row = Row {
+            over: (0..steps / width).filter_map(window).collect(),
+            now: (steps / width * width..=steps)
+                .map(&floor)
+                .min()
+                .unwrap_or(0),
+        };
+        (row, f64::from(width))
+    }
+
+    #[test]
+    fn a_list_that_is_kept_for_an_epoch_is_no_leak_again_and_again() {
+        let at = |steps, floor: &dyn Fn(u32) -> u32| {
+            let (row, width) = counted(steps, floor);
+            judge(
+                &row,
+                Scale {
+                    steps: width,
+                    ..ONE
+                },
+            )
+        };
+        for epoch in [110, 150, 300, 500] {
+            let accused = |steps: &u32| at(*steps, &|i| i % epoch).verdict == Verdict::Growing;
+            // Of the first epoch nobody can know better.
+            assert_eq!((0..epoch).filter(accused).count() > 0, epoch > 101);
+            assert_eq!((epoch..epoch * 12).find(accused), None, "{epoch}");
+        }
+        let again = at(290, &|i| i % 150);
+        assert!(
+            again.reason.contains("it grew as far before"),
+            "{}",
+            again.reason
+        );
+        assert!(!again.young);
+        // A leak that follows is found as soon as it has grown further.
+        let leaks = |i: u32| if i < 300 { i % 150 } else { i - 300 };
+        assert_eq!(at(470, &leaks).verdict, Verdict::Undecided);
+        assert_eq!(at(500, &leaks).verdict, Verdict::Growing);
+        // What was taken at once and given back is no such growth.
+        let warm = |i: u32| {
+            if i < 30 {
+                900 * u32::from(i > 2)
+            } else {
+                i - 30
+            }
+        };
+        assert_eq!(at(160, &warm).verdict, Verdict::Growing);
     }
 
     #[test]

@@ -8,31 +8,38 @@
 //! the largest amount that it gave back since then, so that noise and slow waves do not pass.
 
 use crate::growth::floor::Row;
+use crate::growth::{rate, trend};
 use crate::report::Verdict;
 
 /// Number of windows needed for a verdict.
 const ENOUGH_WINDOWS: usize = 12;
-/// Number of rises needed for growth.
-const ENOUGH_RISES: usize = 4;
 /// Blocks by which the lasting floor must have risen for growth.
 pub(crate) const ENOUGH_BLOCKS: u32 = 3;
 
 /// A verdict and the numbers behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Judgement {
     pub(crate) verdict: Verdict,
-    /// Rise of the lasting floor after the warm-up.
+    /// Rise of the lasting floor since the growth began.
     pub(crate) growth: u32,
-    /// First window after the warm-up.
-    pub(crate) from_window: usize,
+    /// Window in which the growth began, not before the end of the warm-up.
+    pub(crate) first_window: usize,
+    /// Growth in blocks per window.
+    pub(crate) slope: f64,
     /// The floor rises, but was not watched for long enough for a verdict.
     pub(crate) young: bool,
     pub(crate) reason: String,
 }
 
-/// Judges a row. What was given back since its last ended window counts as given back. `amount` writes an amount in
+/// Judges a row. What was given back since its last ended window counts as given back. `follows` says whether a window
+/// begins where the one before it in the row ends. A growth has at least `enough_rises` rises. `amount` writes an amount in
 /// words for the reason.
-pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
+pub(crate) fn judge(
+    row: &Row,
+    follows: &dyn Fn(usize) -> bool,
+    enough_rises: usize,
+    amount: fn(u32) -> String,
+) -> Judgement {
     let floors = &row.over;
     let from_window = floors.len() / 4;
     let later = floors.get(from_window..).unwrap_or_default();
@@ -42,7 +49,8 @@ pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
         return Judgement {
             verdict: Verdict::Undecided,
             growth: 0,
-            from_window,
+            first_window: from_window,
+            slope: 0.0,
             young: false,
             reason: "watched too short".to_owned(),
         };
@@ -72,7 +80,7 @@ pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
                 amount(growth)
             ),
         )
-    } else if growth < ENOUGH_BLOCKS || rises.len() < ENOUGH_RISES {
+    } else if growth < ENOUGH_BLOCKS || rises.len() < enough_rises {
         (
             Verdict::Undecided,
             format!(
@@ -105,10 +113,20 @@ pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
             ),
         )
     };
+    // The rate, and since when, are those of the growth: neither of what came before it, nor of the quiet time.
+    let (first, _) = trend::stretch(&rises, lasting.len());
+    let before = lasting.get(first.max(1) - 1).copied().unwrap_or(start);
+    let first_window = from_window + first;
+    let slope = match verdict {
+        Verdict::Steady => 0.0,
+        // Of the interval around the rate nothing is told here.
+        _ => rate::of_rises(&trend::rises_of(floors, first_window, follows), 1.0)[1],
+    };
     Judgement {
         verdict,
-        growth,
-        from_window,
+        growth: end - before,
+        first_window,
+        slope,
         young,
         reason,
     }
@@ -149,7 +167,7 @@ mod tests {
             over: floors.into_iter().collect(),
             now: u32::MAX,
         };
-        judge(&row, crate::growth::trend::blocks)
+        judge(&row, &|_| true, 4, trend::blocks)
     }
 
     fn verdict(floors: impl IntoIterator<Item = u32>) -> Verdict {
@@ -160,7 +178,7 @@ mod tests {
     fn what_was_given_back_since_is_not_there() {
         let grown = |now| {
             let over = (0..48).collect();
-            judge(&Row { over, now }, crate::growth::trend::blocks)
+            judge(&Row { over, now }, &|_| true, 4, trend::blocks)
         };
         assert_eq!(grown(60).growth, 35);
         assert_eq!((grown(2).verdict, grown(2).growth), (Verdict::Steady, 0));
@@ -209,6 +227,16 @@ mod tests {
     #[test]
     fn growth_is_after_the_warm_up() {
         let judged = judged(0..40);
-        assert_eq!((judged.from_window, judged.growth), (10, 29));
+        assert_eq!((judged.first_window, judged.growth), (11, 29));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_growth() {
+        // A quiet time, and something large beside that stays.
+        let quiet = judged((0..60u32).map(|i| 3 * i.saturating_sub(25)));
+        assert_eq!((quiet.verdict, quiet.slope), (Verdict::Growing, 3.0));
+        assert_eq!((quiet.first_window, quiet.growth), (26, 102));
+        let jump = judged((0..60u32).map(|i| 3 * i + 100 * u32::from(i > 20)));
+        assert_eq!((jump.verdict, jump.slope), (Verdict::Growing, 3.0));
     }
 }

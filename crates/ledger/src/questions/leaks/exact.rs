@@ -7,12 +7,12 @@
 //! shown beside it. Refuses: groups of several sizes; see `several`.
 
 use super::items::Tally;
-use super::judge::{Amount, Judgement, What};
+use super::judge::{Amount, Chances, Judgement, What};
 use super::replaced;
 use super::view::{Shown, View};
 use crate::fast_hash::FastMap;
 use crate::growth::floor::Row;
-use crate::growth::group::{Group, UNIT};
+use crate::growth::group::{Group, StackKey, UNIT};
 use crate::growth::trend;
 use crate::report::{Space, Verdict};
 use crate::state::membership::GroupKey;
@@ -26,6 +26,7 @@ pub(super) struct Exact {
     /// For each device and kind of memory, the row of the blocks from before the attach that no blocks of the same size
     /// replaced, counted in units of bytes (`UNIT`).
     pub(super) before: FastMap<(Option<i32>, Space), Row>,
+    pub(super) chances: Chances,
 }
 
 /// The sums of the live blocks of each group, by the group's number.
@@ -52,6 +53,7 @@ fn family(key: &GroupKey) -> Family {
 struct Member<'a> {
     place: usize,
     group: &'a Group,
+    what: What,
     row: Row,
     /// The row of the blocks from before the attach that this group replaced.
     share: Option<Row>,
@@ -87,14 +89,18 @@ impl View<'_> {
         });
         let tallies = Tallies(tallies);
         let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
+        let mut chances = Chances::default();
         for (place, group) in self.judge.process.groups.groups() {
+            let row = self.judge.row(&group.floor, &group.steps);
+            chances.count(group, &row);
             families
                 .entry(family(&group.key))
                 .or_default()
                 .push(Member {
                     place,
                     group,
-                    row: self.judge.row(&group.floor, &group.steps),
+                    what: what(group),
+                    row,
                     share: None,
                     unrecorded: false,
                 });
@@ -102,8 +108,13 @@ impl View<'_> {
         let mut found = Exact {
             shown: Vec::new(),
             before: FastMap::default(),
+            chances,
         };
         for (key, mut members) in families {
+            for member in &mut members {
+                let stack = StackKey::of(&member.group.key);
+                member.what.chances = found.chances.of_stack(&stack);
+            }
             members.sort_unstable_by_key(|member| member.place);
             self.mark_unrecorded(&mut members);
             self.share_out(&key, &mut members, &mut found.before);
@@ -125,10 +136,9 @@ impl View<'_> {
             .filter_map(|member| Some((member, tallies.get(member.place)?)));
         with_tally
             .map(|(member, tally)| {
-                let what = what(member.group);
-                let mut judged = self.judge.judge(&what, &member.row);
+                let mut judged = self.judge.judge(&member.what, &member.row);
                 if judged.verdict != Verdict::Steady && member.share.is_some() {
-                    let together = self.judge.judge(&what, &member.net());
+                    let together = self.judge.judge(&member.what, &member.net());
                     if together.verdict != Verdict::Growing {
                         judged = together;
                     }
@@ -224,7 +234,7 @@ impl View<'_> {
 
     /// The judgement of a group whose blocks were allocated while all stacks were recorded.
     fn recorded(&self, member: &Member<'_>, members: &[Member<'_>]) -> Judgement {
-        let what = what(member.group);
+        let what = &member.what;
         let mut sum = member.net();
         let others = members
             .iter()
@@ -232,12 +242,12 @@ impl View<'_> {
         for other in others {
             sum.add(&other.net());
         }
-        let mut together = self.judge.judge(&what, &sum);
+        let mut together = self.judge.judge(what, &sum);
         together.reason = format!(
             "with blocks of this size whose stack was not recorded: {}",
             together.reason
         );
-        let own = self.judge.judge_recorded(&what, &member.row);
+        let own = self.judge.judge_recorded(what, &member.row);
         let grows = |judged: &Judgement| judged.verdict == Verdict::Growing;
         let since = together.first_window;
         let grown = member.row.risen_since(since);
@@ -247,6 +257,7 @@ impl View<'_> {
             Some(own) if grows(&own) && still && since < own.first_window => Judgement {
                 growth: grown,
                 per_step: own.per_step,
+                per_second: own.per_second,
                 confidence: own.confidence,
                 ..together
             },
@@ -254,17 +265,19 @@ impl View<'_> {
             _ if still => Judgement {
                 growth: grown,
                 per_step: None,
+                per_second: None,
                 ..together
             },
             Some(own) if !grows(&own) => own,
             own => {
                 // Only the sum of all groups can decide.
-                let own = own.unwrap_or_else(|| self.judge.judge(&what, &member.row));
+                let own = own.unwrap_or_else(|| self.judge.judge(what, &member.row));
                 match own.growth {
                     0 => own,
                     growth => Judgement {
                         growth: growth.max(grown).min(together.growth),
                         per_step: None,
+                        per_second: None,
                         ..together
                     },
                 }
@@ -281,13 +294,12 @@ impl View<'_> {
         tally: &Tally,
         grows_since: Option<usize>,
     ) -> Shown {
-        let what = what(member.group);
-        let own = self.judge.judge(&what, &member.row);
+        let own = self.judge.judge(&member.what, &member.row);
         let mut whole = member.row.clone();
         for other in members.iter().filter(|other| other.place != member.place) {
             whole.add(&other.row);
         }
-        let whole = self.judge.judge(&what, &whole);
+        let whole = self.judge.judge(&member.what, &whole);
         let whole_since = (whole.verdict == Verdict::Growing).then_some(whole.first_window);
         let Some(since) = grows_since.or(whole_since) else {
             let judged = if own.verdict == Verdict::Growing {
@@ -305,6 +317,7 @@ impl View<'_> {
                 .to_owned(),
             confidence: None,
             per_step: None,
+            per_second: None,
             young: None,
             ..own
         };
@@ -359,5 +372,6 @@ fn what(group: &Group) -> What {
         space: group.key.space,
         bytes: group.key.size as f64,
         amount: Amount::Blocks,
+        chances: 0,
     }
 }

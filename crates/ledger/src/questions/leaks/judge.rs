@@ -5,10 +5,11 @@
 
 use super::super::steps;
 use crate::event::Level;
+use crate::fast_hash::FastMap;
 use crate::growth::floor::{Floor, Row, WindowClock};
-use crate::growth::group::UNIT;
+use crate::growth::group::{Group, StackKey, UNIT};
 use crate::growth::trend::{self, Scale};
-use crate::growth::verdict;
+use crate::growth::verdict::{self, largest_fall};
 use crate::report::{Space, StepSource, Verdict};
 use crate::state::process::Process;
 use memscope_proto::v1;
@@ -29,6 +30,11 @@ const ENOUGH_TICKS: u64 = 4;
 const STAYS_OF: u64 = 4;
 /// How long a program may build, in nanoseconds: large models load for minutes.
 const BUILDS_NS: u64 = 600_000_000_000;
+
+/// Rises that a growth needs where nothing else is likely to rise by chance.
+const ENOUGH_RISES: usize = 4;
+/// Rises that a growth needs where several sizes come and go: so many do not come by chance in a row.
+const MANY_RISES: usize = 12;
 
 /// The windows of steps, for judging rows from step to step.
 pub(super) struct StepAxis {
@@ -68,6 +74,48 @@ pub(super) struct What {
     /// Bytes of each of its blocks or units.
     pub(super) bytes: f64,
     pub(super) amount: Amount,
+    /// Number of sizes of which blocks come and go where these come from, see [`Chances`].
+    pub(super) chances: usize,
+}
+
+impl What {
+    /// Rises that a growth needs. Of a cache that is full and holds blocks of many sizes, the number of one size or another always
+    /// rises for a time, while that of others falls. Each rise without a fall is about as likely as the toss of a coin, so
+    /// twice as many sizes need one more of them.
+    fn enough_rises(&self, by_steps: bool) -> usize {
+        match (self.chances, self.amount) {
+            (2.., _) => MANY_RISES + self.chances.next_power_of_two().ilog2() as usize,
+            // A block that is now and then replaced by a larger one may be a batch that grows on purpose.
+            (_, Amount::Units) if by_steps => MANY_RISES,
+            _ => ENOUGH_RISES,
+        }
+    }
+}
+
+/// How many sizes have blocks that come and go, at each stack and in each class: so many chances there are that the number of
+/// one of them rises although nothing is leaked.
+#[derive(Default)]
+pub(super) struct Chances {
+    of_stacks: FastMap<StackKey, usize>,
+    of_classes: FastMap<usize, usize>,
+}
+
+impl Chances {
+    /// Counts a group of blocks of one size. One that never fell is no cache: what is only kept does not rise by chance.
+    pub(super) fn count(&mut self, group: &Group, row: &Row) {
+        if largest_fall(&row.over, row.now) > 0 {
+            *self.of_stacks.entry(StackKey::of(&group.key)).or_default() += 1;
+            *self.of_classes.entry(group.class as usize).or_default() += 1;
+        }
+    }
+
+    pub(super) fn of_stack(&self, key: &StackKey) -> usize {
+        self.of_stacks.get(key).copied().unwrap_or(0)
+    }
+
+    pub(super) fn of_class(&self, number: usize) -> usize {
+        self.of_classes.get(&number).copied().unwrap_or(0)
+    }
 }
 
 /// The verdict on a row of floors, with its numbers.
@@ -80,9 +128,8 @@ pub(super) struct Judgement {
     pub(super) confidence: Option<f64>,
     /// Growth in blocks or units per step: lower end of the interval, median, upper end.
     pub(super) per_step: Option<[f64; 3]>,
-    /// How long a step took in the mean since the growth began, nanoseconds. The median says too little: of a program that validates after
-    /// each tenth step most of the time is in those.
-    pub(super) step_ns: Option<f64>,
+    /// Growth in blocks or units per second; where it is not known, only the growth and its beginning tell.
+    pub(super) per_second: Option<f64>,
     pub(super) first_step: Option<u64>,
     /// The window in which the growth began.
     pub(super) first_window: usize,
@@ -297,10 +344,17 @@ impl<'a> Judge<'a> {
             Amount::Blocks => trend::blocks,
             Amount::Units => |units| memscope_units::bytes(u64::from(units) * UNIT),
         };
+        let follows = |window: usize| {
+            let before = window.checked_sub(1).map(place);
+            before.is_some_and(|before| place(window) == before + 1)
+        };
         let Some(axis) = &self.steps else {
-            let judged = verdict::judge(row, amount);
-            let first_window = place(judged.from_window);
-            let windows = self.clock.width_ns().saturating_mul(first_window as u64);
+            let judged = verdict::judge(row, &follows, what.enough_rises(false), amount);
+            let first_window = place(judged.first_window);
+            let width_ns = self.clock.width_ns();
+            // A block raises the floor of the window after the one in which it was allocated.
+            let began = first_window.saturating_sub(1);
+            let windows = width_ns.saturating_mul(began as u64);
             return Judgement {
                 verdict: judged.verdict,
                 growth: judged.growth,
@@ -312,7 +366,7 @@ impl<'a> Judge<'a> {
                 since_ns: self.clock.start_ns().saturating_add(windows),
                 confidence: None,
                 per_step: None,
-                step_ns: None,
+                per_second: Some(judged.slope / (width_ns as f64 / 1e9)).filter(|rate| *rate > 0.0),
                 first_step: None,
                 first_window,
                 young: judged.young.then_some(Young {
@@ -332,15 +386,7 @@ impl<'a> Judge<'a> {
                 // Sums of random sizes go up and down by chance.
                 Amount::Units => 4,
             },
-            rises: match what.amount {
-                Amount::Blocks => 4,
-                // A block that is now and then replaced by a larger one may be a batch that grows on purpose.
-                Amount::Units => 12,
-            },
-        };
-        let follows = |window: usize| {
-            let before = window.checked_sub(1).map(place);
-            before.is_some_and(|before| place(window) == before + 1)
+            rises: what.enough_rises(true),
         };
         let mut judged = trend::judge(row, &follows, scale);
         let per_step = judged.slope.map(|slope| slope / steps);
@@ -363,14 +409,21 @@ impl<'a> Judge<'a> {
         let grown = judged.growth > 0;
         let lasted = all.saturating_sub(first_window) as f64 * steps;
         let took_ns = axis.took_ns(lasted);
+        let tells_rate = grown && judged.verdict != Verdict::Steady;
+        // How long a step took in the mean since the growth began. The median says too little: of a program that validates after each
+        // tenth step most of the time is in those.
+        let step_s = took_ns
+            .filter(|_| lasted > 0.0)
+            .map(|took| took / lasted / 1e9);
+        let step_s = step_s.filter(|step_s| tells_rate && *step_s > 0.0);
         Judgement {
             verdict: judged.verdict,
             growth: judged.growth,
             reason: judged.reason,
             since_ns: self.now.saturating_sub(took_ns.unwrap_or(0.0) as u64),
             confidence: judged.confidence.filter(|_| grown),
-            per_step: (grown && judged.verdict != Verdict::Steady).then_some(per_step),
-            step_ns: took_ns.filter(|_| lasted > 0.0).map(|took| took / lasted),
+            per_step: tells_rate.then_some(per_step),
+            per_second: step_s.map(|step_s| middle / step_s),
             first_step: grown.then_some(first_step),
             first_window,
             young: judged.young.then_some(Young {

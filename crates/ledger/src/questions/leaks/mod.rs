@@ -21,7 +21,7 @@ use super::steps;
 use crate::fast_hash::{FastMap, FastSet};
 use crate::report::{Space, Verdict};
 use crate::state::process::Process;
-use judge::{Judge, step_axis};
+use judge::{Chances, Judge, step_axis};
 use memscope_proto::v1;
 use memscope_proto::v1::YoungGrowth;
 use view::{Shown, View};
@@ -49,7 +49,7 @@ impl OfOne for v1::LeaksRequest {
             ),
             min_age_ns: self.min_age_ns,
         };
-        let mut groups = view.all();
+        let (mut groups, chances) = view.all();
         let growing = |shown: &Shown| shown.verdict == Verdict::Growing;
         let growing_bytes = groups
             .iter()
@@ -108,7 +108,7 @@ impl OfOne for v1::LeaksRequest {
             growing_groups,
             growing_bytes,
             young,
-            given_back: returned::given_back(&view),
+            given_back: returned::given_back(&view, &chances),
             watched_ns: now.saturating_sub(view.judge.clock.start_ns()),
             seconds_to_full,
         })
@@ -116,11 +116,11 @@ impl OfOne for v1::LeaksRequest {
 }
 
 impl View<'_> {
-    /// All groups: those of an exact size and stack, and those of several sizes.
-    fn all(&self) -> Vec<Shown> {
+    /// All groups: those of an exact size and stack, and those of several sizes. Also by how many chances they were judged.
+    fn all(&self) -> (Vec<Shown>, Chances) {
         let mut exact = self.exact_groups();
         let stacks = self.stacks(&exact);
-        let classes = self.classes(&exact.shown, &stacks);
+        let classes = self.classes(&exact, &stacks);
         // Each block is reported once: a group whose blocks are in a group of several sizes is left out.
         let told: FastSet<usize> = stacks
             .iter()
@@ -132,7 +132,7 @@ impl View<'_> {
             .retain(|shown| !shown.exact.is_some_and(|place| told.contains(&place)));
         let mut groups = exact.shown;
         groups.extend(stacks.into_iter().chain(classes).map(|(shown, _)| shown));
-        groups
+        (groups, exact.chances)
     }
 }
 

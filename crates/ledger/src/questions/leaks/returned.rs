@@ -4,10 +4,10 @@
 //! it never grew by the rules of `growth::trend` and `growth::verdict`.
 
 use super::exact::units;
-use super::judge::{Amount, What};
+use super::judge::{Amount, Chances, What};
 use super::view::View;
 use crate::growth::floor::{Floor, Row};
-use crate::growth::group::{Left, UNIT};
+use crate::growth::group::{Left, StackKey, UNIT};
 use crate::growth::verdict::ENOUGH_BLOCKS;
 use crate::report::{Source, Space, Verdict};
 use crate::state::stacks::StackIndex;
@@ -31,7 +31,7 @@ struct Candidate<'a> {
 }
 
 /// Groups that grew and have since given back at least half of what they held, those that were freed last first.
-pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
+pub(super) fn given_back(view: &View<'_>, chances: &Chances) -> Vec<GivenBack> {
     let groups = &view.judge.process.groups;
     let exact = groups.groups().map(|(_, group)| Candidate {
         what: What {
@@ -39,6 +39,7 @@ pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
             space: group.key.space,
             bytes: group.key.size as f64,
             amount: Amount::Blocks,
+            chances: chances.of_stack(&StackKey::of(&group.key)),
         },
         space: group.key.space,
         floors: (&group.floor, &group.steps),
@@ -64,6 +65,7 @@ pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
                 space: all.key.space,
                 bytes: UNIT as f64,
                 amount: Amount::Units,
+                chances: chances.of_stack(&all.key),
             },
             space: all.key.space,
             floors: (&all.floor, &all.steps),

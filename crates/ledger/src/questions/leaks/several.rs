@@ -85,6 +85,7 @@ impl View<'_> {
                 space: all.key.space,
                 bytes: UNIT as f64,
                 amount: Amount::Units,
+                chances: exact.chances.of_stack(&all.key),
             };
             let reduced = self.judge.is_reduced();
             let recorded = reduced
@@ -226,11 +227,11 @@ impl View<'_> {
     }
 
     /// Size classes that grow beyond what their exact sizes and their stacks explain.
-    pub(super) fn classes(&self, exact: &[Shown], stacks: &[Several]) -> Vec<Several> {
+    pub(super) fn classes(&self, exact: &Exact, stacks: &[Several]) -> Vec<Several> {
         // For each class, the groups whose growth is judged by itself, and the other groups.
         let mut explained: FastMap<usize, Vec<usize>> = FastMap::default();
         let mut rising: FastMap<usize, FastMap<usize, &Shown>> = FastMap::default();
-        for shown in exact {
+        for shown in &exact.shown {
             let (Some(place), Some(class)) = (shown.exact, shown.class) else {
                 continue;
             };
@@ -246,6 +247,7 @@ impl View<'_> {
             }
         }
         let grown: Vec<StackIndex> = exact
+            .shown
             .iter()
             .chain(stacks.iter().map(|(shown, _)| shown))
             .filter(|shown| shown.verdict == Verdict::Growing)
@@ -266,6 +268,7 @@ impl View<'_> {
                 space: class.key.space,
                 bytes: bound as f64,
                 amount: Amount::Blocks,
+                chances: exact.chances.of_class(number),
             };
             let judged = self.judge.judge(&what, &rest);
             if judged.verdict != Verdict::Growing {

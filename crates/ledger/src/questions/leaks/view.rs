@@ -86,10 +86,10 @@ impl View<'_> {
     ) -> LeakGroup {
         let per_step = judged.per_step.map(|slopes| slopes.map(|s| s * bytes));
         let seconds = self.judge.now.saturating_sub(judged.since_ns) as f64 / 1e9;
-        let growth_bytes_per_s = match (per_step, judged.step_ns) {
-            (Some([_, middle, _]), Some(step_ns)) if step_ns > 0.0 => middle / (step_ns / 1e9),
-            _ if seconds > 0.0 => growth_bytes as f64 / seconds,
-            _ => 0.0,
+        let growth_bytes_per_s = match judged.per_second {
+            Some(per_second) => per_second * bytes,
+            None if seconds > 0.0 => growth_bytes as f64 / seconds,
+            None => 0.0,
         };
         let mut group = LeakGroup {
             live_count: tally.count,

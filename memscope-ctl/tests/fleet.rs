@@ -632,6 +632,27 @@ fn what_a_rank_forked_does_not_hide_it() {
     let server = common::Server::start(FakeDaemon::with([own, again]));
     let document = server.ctl(&["ranks", "--json"]).json();
     assert_eq!(document["jobs"][0]["ranks"][0]["pid"], 20_000);
+    let left_out = |document: &serde_json::Value| document["jobs"][0]["left_out"].clone();
+    assert_eq!(left_out(&document), serde_json::json!([]));
+    // Of those that have it at a time, the others may be of another job, and are not kept silent about.
+    let runs = |mut process: FakeProcess| {
+        process.process.state = ProcessState::Attached;
+        process.process.allocated_bytes = Some(1 << 30);
+        process
+    };
+    let own = rank(0, 1 << 30);
+    let again = other(&own, 20_000, 9_000, known);
+    let server = common::Server::start(FakeDaemon::with([runs(own), runs(again)]));
+    let document = server.ctl(&["ranks", "--json"]).json();
+    assert_eq!(document["jobs"][0]["ranks"][0]["pid"], 20_000);
+    let left_out = left_out(&document);
+    let told = left_out.as_array().unwrap().iter();
+    let told = told.map(|one| (one["rank"].as_u64(), one["pid"].as_u64()));
+    assert_eq!(told.collect::<Vec<_>>(), [(Some(0), Some(10_000))]);
+    assert_has(
+        &server.ctl(&["ranks"]),
+        "Left out, since a later process of the same node has the same number: rank 0 (",
+    );
 }
 
 #[test]

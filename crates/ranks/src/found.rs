@@ -14,6 +14,9 @@ pub struct Judgement {
     pub comparisons: usize,
     /// The metrics that could not be judged, and why.
     pub not_judged: Vec<NotJudged>,
+    /// Numbers of the ranks that began to be followed later than the others, smallest first. What they hold and held is
+    /// compared with nobody's: memory that a job collects needs time.
+    pub began_later: Vec<u64>,
 }
 
 /// A metric that could not be judged.

@@ -6,11 +6,20 @@ use crate::layout::expected;
 use crate::lines::explain;
 use crate::rank::{Growth, Metric, Rank};
 use crate::tail::chance;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Confidence from which on a rank is said to stand out.
 pub const SURE: f64 = 0.99;
+/// Confidence of the leak detection from which on a rank that grows while the others do not is said to stand out. A growth
+/// of the fewest steps that `leaks` goes by has it, if nothing of it was given back.
+pub const LIKELY: f64 = 0.8;
+/// A rank began later than the others if it was followed for less long by more than this, in nanoseconds, and by more than
+/// [`LATER_SHARE`]. Ranks of one job start within some seconds.
+const LATER_NS: f64 = 5e9;
+/// See [`LATER_NS`]: what is collected at an equal pace differs by this share, which is worth telling of memory.
+const LATER_SHARE: f64 = 0.05;
 /// What rank 0 may have more and the last rank less of memory than the others, as a share: rank 0 often keeps what is
 /// written and printed, and the last one the remainder of what is divided.
 const AT_THE_ENDS: f64 = 0.10;
@@ -44,6 +53,10 @@ enum PeersBy {
 /// Compares the ranks of one job.
 #[must_use]
 pub fn judge(ranks: &[Rank]) -> Judgement {
+    let later = later(ranks);
+    let (mut began_later, _) = numbers(ranks, &later);
+    began_later.dedup();
+    let ranks = &without_memory(ranks, &later)[..];
     let mut comparisons = 0;
     let mut candidates = Vec::new();
     let mut not_judged = Vec::new();
@@ -82,6 +95,8 @@ pub fn judge(ranks: &[Rank]) -> Judgement {
             }
         }
     }
+    let is_likely =
+        |(_, finding): &(usize, Finding)| finding.confidence.is_none_or(|sure| sure >= LIKELY);
     let verdicts = match growth(ranks) {
         Growing::Few(few, others) => verdicts(ranks, &few, &others),
         Growing::Many(split) => {
@@ -97,12 +112,46 @@ pub fn judge(ranks: &[Rank]) -> Judgement {
         }
     };
     let (sure, nearest) = sure(ranks, candidates, comparisons);
+    let (verdicts, unsure): (Vec<_>, Vec<_>) = verdicts.into_iter().partition(is_likely);
+    let odd = odd(ranks, verdicts, sure);
+    let unsure = unsure.into_iter().map(|(_, finding)| finding);
+    let unsure = unsure.filter(|finding| odd.iter().all(|odd| odd.place != finding.place));
     Judgement {
-        odd: odd(ranks, verdicts, sure),
-        nearest,
+        nearest: unsure.chain(nearest).min_by(by_confidence),
+        odd,
         comparisons,
         not_judged,
+        began_later,
     }
+}
+
+/// Places of the ranks that began to be followed later than the others.
+fn later(ranks: &[Rank]) -> Vec<usize> {
+    let followed = ranks.iter().enumerate();
+    let followed = followed.filter_map(|(place, rank)| Some((place, rank.followed_ns? as f64)));
+    let followed: Vec<(usize, f64)> = followed.collect();
+    let mut sorted: Vec<f64> = followed.iter().map(|(_, ns)| *ns).collect();
+    sorted.sort_by(f64::total_cmp);
+    let Some(usual) = median(&sorted) else {
+        return Vec::new();
+    };
+    let tolerance = LATER_NS.max(usual * LATER_SHARE);
+    let is_later = |(_, ns): &(usize, f64)| usual - ns > tolerance;
+    let later = followed.into_iter().filter(is_later);
+    later.map(|(place, _)| place).collect()
+}
+
+/// The ranks, of which those at these places say nothing of memory.
+fn without_memory<'a>(ranks: &'a [Rank], places: &[usize]) -> Cow<'a, [Rank]> {
+    let mut ranks = Cow::Borrowed(ranks);
+    for place in places {
+        if let Some(rank) = ranks.to_mut().get_mut(*place) {
+            rank.peak_bytes = None;
+            rank.reserved_bytes = None;
+            rank.floor_bytes = None;
+        }
+    }
+    ranks
 }
 
 fn enough(known: usize, needed: usize) -> Result<(), Why> {

@@ -19,5 +19,5 @@ mod tail;
 
 pub use found::{Difference, Explained, Finding, Judgement, NotJudged, Odd, Why};
 pub use groups::{Group, JUDGED_FROM, groups};
-pub use judge::{SURE, judge};
+pub use judge::{LIKELY, SURE, judge};
 pub use rank::{Growth, Line, Metric, Rank};

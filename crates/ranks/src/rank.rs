@@ -7,6 +7,8 @@ use serde::Serialize;
 pub struct Rank {
     /// Its number in the job.
     pub rank: u64,
+    /// How long ago it began to be followed, nanoseconds.
+    pub followed_ns: Option<u64>,
     /// Most bytes that were allocated at a time.
     pub peak_bytes: Option<u64>,
     /// Most bytes that its pool took from the driver.

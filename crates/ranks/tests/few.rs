@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Dice, Fault, Structure, healthy, spoil};
-use memscope_ranks::{JUDGED_FROM, Metric, Rank, Why, judge};
+use memscope_ranks::{JUDGED_FROM, LIKELY, Metric, Rank, Why, judge};
 
 #[test]
 fn fewer_than_eight_are_too_few_for_distances() {
@@ -50,6 +50,64 @@ fn a_leak_stands_out_among_two() {
     all.iter_mut()
         .for_each(|rank| spoil(rank, Fault::Leak, 0.2));
     assert!(judge(&all).odd.is_empty());
+}
+
+/// What rose by chance now and then is called a growth as well. Of such a one no rank is said to be odd.
+#[test]
+fn a_growth_that_is_not_sure_accuses_nobody() {
+    let judged = |confidence| {
+        let mut ranks = healthy(Structure::Uniform, 4, &mut Dice::new(7));
+        spoil(&mut ranks[1], Fault::Leak, 0.2);
+        ranks[1].growth.as_mut().unwrap().confidence = confidence;
+        judge(&ranks)
+    };
+    let unsure = judged(Some(0.425));
+    assert!(unsure.odd.is_empty(), "{:?}", unsure.odd);
+    let nearest = unsure.nearest.unwrap();
+    assert_eq!((nearest.rank, nearest.metric), (1, Metric::Growth));
+    assert!(judged(Some(LIKELY - 0.001)).odd.is_empty());
+    assert_eq!(judged(Some(LIKELY)).odd.len(), 1);
+    // Where no steps are known, the verdict has no confidence.
+    assert_eq!(judged(None).odd.len(), 1);
+}
+
+/// A job that keeps more and more memory, in which one rank was started anew.
+#[test]
+fn a_rank_that_began_later_is_not_accused_by_what_the_others_collected() {
+    const SECOND: u64 = 1_000_000_000;
+    let rank = |number: u64, seconds: u64| Rank {
+        rank: number,
+        followed_ns: Some(seconds * SECOND),
+        peak_bytes: Some((512 + 20 * seconds) << 20),
+        reserved_bytes: Some((512 + 20 * seconds) << 20),
+        floor_bytes: Some((512 + 20 * seconds) << 20),
+        ..Rank::default()
+    };
+    let of = |usual: u64, anew: u64| -> Vec<Rank> {
+        let seconds = |number| {
+            if number == 3 {
+                anew
+            } else {
+                usual + number % 2
+            }
+        };
+        (0..12)
+            .map(|number| rank(number, seconds(number)))
+            .collect()
+    };
+    for (usual, anew) in [(18, 8), (600, 500), (36_000, 30_000)] {
+        let judgement = judge(&of(usual, anew));
+        assert!(judgement.odd.is_empty(), "{:?}", judgement.odd);
+        assert_eq!(judgement.began_later, [3]);
+    }
+    // Ranks start within some seconds, and after a long time the same distance is nothing.
+    for (usual, anew) in [(18, 14), (36_000, 35_900)] {
+        assert_eq!(judge(&of(usual, anew)).began_later, [] as [u64; 0]);
+    }
+    // All the same, whoever has less since its beginning is odd.
+    let mut less = of(600, 600);
+    less[3].peak_bytes = Some(1 << 30);
+    assert_eq!(judge(&less).odd[0].rank, 3);
 }
 
 #[test]

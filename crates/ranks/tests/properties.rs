@@ -29,18 +29,22 @@ fn any_rank() -> impl Strategy<Value = Rank> {
         number(),
         number(),
         number(),
+        number(),
         prop::option::of(growth),
         lines,
     )
-        .prop_map(|(rank, peak, floor, step, growth, lines)| Rank {
-            rank,
-            peak_bytes: peak,
-            reserved_bytes: peak,
-            floor_bytes: floor,
-            step_ns: step,
-            growth,
-            lines,
-        })
+        .prop_map(
+            |(rank, followed_ns, peak, floor, step, growth, lines)| Rank {
+                rank,
+                followed_ns,
+                peak_bytes: peak,
+                reserved_bytes: peak,
+                floor_bytes: floor,
+                step_ns: step,
+                growth,
+                lines,
+            },
+        )
 }
 
 proptest! {

@@ -160,6 +160,7 @@ pub fn healthy(structure: Structure, count: usize, dice: &mut Dice) -> Vec<Rank>
             };
             Rank {
                 rank: rank as u64,
+                followed_ns: None,
                 peak_bytes: Some(peak as u64),
                 reserved_bytes: Some(reserved as u64),
                 floor_bytes: Some(floor as u64),

@@ -66,6 +66,15 @@ pub(super) struct Members {
     pub(super) refused: Vec<(u32, Failure)>,
     /// Ranks that were not asked about, since the node has more than are asked about of one.
     pub(super) not_asked: usize,
+    /// Processes that could be the rank as well as the one that was asked, which has the same number.
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+/// A process that has the number of a rank, and is not the one that is told for it.
+#[derive(Clone, Debug)]
+pub(super) struct LeftOut {
+    pub(super) pid: u32,
+    pub(super) place: Place,
 }
 
 /// Asks about all ranks that a node traces, or those of one job.
@@ -75,7 +84,12 @@ pub(super) async fn of_node(asking: &Asking<'_>, job: Option<&str>) -> Result<Me
     let not_asked = ranks.len().saturating_sub(RANKS_MOST);
     let mut members = Vec::new();
     let mut refused = Vec::new();
-    for process in ranks.into_iter().take(RANKS_MOST) {
+    let mut left_out = Vec::new();
+    for (process, beside) in ranks.into_iter().take(RANKS_MOST) {
+        left_out.extend(beside.into_iter().map(|process| LeftOut {
+            pid: pid_of(process).unwrap_or_default(),
+            place: Place::of(process),
+        }));
         match member(asking, process).await {
             Ok((member, why)) => {
                 refused.extend(why.map(|why| (member.pid, why)));
@@ -89,11 +103,15 @@ pub(super) async fn of_node(asking: &Asking<'_>, job: Option<&str>) -> Result<Me
         asked: members,
         refused,
         not_asked,
+        left_out,
     })
 }
 
-/// The process of each rank: of all jobs, or of one.
-fn of_ranks<'a>(processes: &'a [v1::Process], job: Option<&str>) -> Vec<&'a v1::Process> {
+/// The process of each rank, of all jobs or of one, and those that could be it as well.
+fn of_ranks<'a>(
+    processes: &'a [v1::Process],
+    job: Option<&str>,
+) -> Vec<(&'a v1::Process, Vec<&'a v1::Process>)> {
     let mut by_rank: BTreeMap<(Option<String>, u64), Vec<&v1::Process>> = BTreeMap::new();
     for process in processes {
         let place = Place::of(process);
@@ -112,8 +130,9 @@ fn of_ranks<'a>(processes: &'a [v1::Process], job: Option<&str>) -> Vec<&'a v1::
 
 /// Which of the processes that have one number is the rank. What started it and what it forked, such as a worker of a DataLoader, have its
 /// environment, too: the rank is the one that is there and holds memory, and not a child of another one that does. Of several that had the
-/// number one after the other, the last one counts.
-fn the_rank(mut all: Vec<&v1::Process>) -> Option<&v1::Process> {
+/// number one after the other, the last one counts; of several that have it at a time, the others are told as well, since they are probably
+/// ranks of another job.
+fn the_rank(mut all: Vec<&v1::Process>) -> Option<(&v1::Process, Vec<&v1::Process>)> {
     let weight = |process: &v1::Process| {
         (
             is_attached(process),
@@ -127,8 +146,13 @@ fn the_rank(mut all: Vec<&v1::Process>) -> Option<&v1::Process> {
         let facts = process.facts.as_ref();
         facts.is_some_and(|facts| pids.contains(&facts.parent_pid))
     };
-    all.into_iter()
-        .max_by_key(|process| (!is_child(process), process.handle))
+    let rank = all
+        .iter()
+        .copied()
+        .max_by_key(|process| (!is_child(process), process.handle))?;
+    let at_a_time = |process: &v1::Process| most == (true, true) && !is_child(process);
+    all.retain(|process| process.handle != rank.handle && at_a_time(process));
+    Some((rank, all))
 }
 
 fn is_attached(process: &v1::Process) -> bool {
@@ -203,6 +227,9 @@ async fn member(
         growth_bytes_per_s: pace.map_or(0.0, |pace| pace.per_second),
         of: Rank {
             rank: place.rank.unwrap_or_default(),
+            followed_ns: stats
+                .as_ref()
+                .map(|stats| stats.as_of_boot_ns.saturating_sub(process.attached_boot_ns)),
             peak_bytes: peak(|device| device.peak_allocated_bytes),
             reserved_bytes: peak(|device| device.peak_reserved_bytes),
             floor_bytes: steps.as_ref().and_then(floor),

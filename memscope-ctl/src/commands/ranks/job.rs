@@ -1,6 +1,6 @@
 //! The ranks of one job, from whichever nodes they are.
 
-use super::gather::{Member, Members};
+use super::gather::{LeftOut, Member, Members};
 use crate::failure::Failure;
 use crate::fleet::Replies;
 use crate::output::no_json;
@@ -16,6 +16,8 @@ pub(super) struct Job {
     pub(super) missing: Vec<(u64, u64)>,
     /// Numbers that more than one process has.
     pub(super) twice: Vec<u64>,
+    /// The nodes and processes that are not told, since another one of the same node has their number.
+    pub(super) left_out: Vec<(String, LeftOut)>,
     pub(super) judgement: Judgement,
 }
 
@@ -28,13 +30,27 @@ pub(super) fn jobs(replies: &Replies<Members>) -> Vec<Job> {
             job.push((node.name.clone(), member.clone()));
         }
     }
+    let left_out = |name: &Option<String>| {
+        let all = replies.answers().flat_map(|(node, members)| {
+            let of_node = members.left_out.iter();
+            of_node.map(|one| (node.name.clone(), one.clone()))
+        });
+        all.filter(|(_, one)| one.place.job == *name).collect()
+    };
     by_job
         .into_iter()
-        .map(|(name, members)| job(name, members))
+        .map(|(name, members)| {
+            let left_out = left_out(&name);
+            job(name, members, left_out)
+        })
         .collect()
 }
 
-fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
+fn job(
+    name: Option<String>,
+    mut members: Vec<(String, Member)>,
+    left_out: Vec<(String, LeftOut)>,
+) -> Job {
     leave_out_earlier(&mut members);
     members.sort_by_key(|(_, member)| member.of.rank);
     compare_alike(&mut members);
@@ -60,6 +76,7 @@ fn job(name: Option<String>, mut members: Vec<(String, Member)>) -> Job {
         name,
         members,
         twice,
+        left_out,
     }
 }
 
@@ -146,6 +163,10 @@ pub(super) fn document(job: &Job) -> Result<Value, Failure> {
             })
         })
         .collect();
+    let left_out = job.left_out.iter();
+    let left_out: Vec<Value> = left_out
+        .map(|(node, one)| json!({"rank": one.place.rank, "node": node, "pid": one.pid}))
+        .collect();
     let mut judgement = serde_json::to_value(&job.judgement).map_err(no_json)?;
     judgement["stands_out"] = (!job.judgement.odd.is_empty()).into();
     Ok(json!({
@@ -153,6 +174,7 @@ pub(super) fn document(job: &Job) -> Result<Value, Failure> {
         "ranks": ranks,
         "missing": job.missing.iter().map(|(from, to)| json!({"from": from, "to": to})).collect::<Vec<_>>(),
         "twice": job.twice,
+        "left_out": left_out,
         "judgement": judgement,
     }))
 }
@@ -179,6 +201,7 @@ mod tests {
             asked,
             refused: Vec::new(),
             not_asked: 0,
+            left_out: Vec::new(),
         };
         let replies = Replies::answered(nodes.into_iter().map(members).collect());
         jobs(&replies).pop().unwrap()

@@ -22,7 +22,8 @@ use std::path::PathBuf;
 /// median time of their steps. Ranks of one job may differ: those that look alike form groups, as the stages of a pipeline do. A rank
 /// stands out if no other looks like it while all others have company. Confidence is one minus the chance that ranks with the
 /// others' spread bring forth such a rank by themselves, times the number of comparisons; from 0.99 on it is said to stand out. Fewer
-/// than eight ranks are too few to judge by distance; a leak that the others do not have is told of two already.
+/// than eight ranks are too few to judge by distance; a leak that the others do not have is told of two already, from a confidence of
+/// 0.8 on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   memscope-ctl ranks                                 those of this machine

@@ -4,7 +4,7 @@ use super::gather::Member;
 use super::job::Job;
 use crate::render::table::{Column, table};
 use crate::units::{self, bytes, grouped, maybe_bytes, nanoseconds, plain, signed_bytes};
-use memscope_ranks::{Explained, Finding, Metric, NotJudged, Odd, Why, groups};
+use memscope_ranks::{Explained, Finding, LIKELY, Metric, NotJudged, Odd, SURE, Why, groups};
 
 /// Ranks up to which all are in the table.
 const ALL: usize = 16;
@@ -54,6 +54,14 @@ fn of_job(job: &Job) -> String {
             listed(&twice)
         ));
     }
+    text.push_str(&left_out(job));
+    let later = &job.judgement.began_later;
+    if !later.is_empty() {
+        text.push_str(&format!(
+            "Followed for less long than the others, so what they hold and held is not compared: rank {}.\n",
+            listed(&ranges(later))
+        ));
+    }
     text.push('\n');
     if count <= ALL {
         text.push_str(&rows(job.members.iter()));
@@ -85,6 +93,15 @@ fn headline(job: &Job) -> String {
         text.push_str(&format!("and {more} more stand out\n"));
     }
     if text.is_empty() {
+        // One that grows while the others do not, if the leak detection is not sure enough of it.
+        let grows = |one: &&Finding| one.metric == Metric::Growth && one.peers_median <= 0.0;
+        if let Some(finding) = job.judgement.nearest.as_ref().filter(grows) {
+            text.push_str(&format!(
+                "It is not sure enough yet that rank {} is unlike the others: {}.\n",
+                finding.rank,
+                found(finding, is_per_step(job, finding.place))
+            ));
+        }
         let why = not_judged(&job.judgement.not_judged).join("; ");
         text.push_str(&match (job.judgement.comparisons, why.is_empty()) {
             (0, true) => "Whether a rank stands out cannot be told.\n".to_owned(),
@@ -96,12 +113,37 @@ fn headline(job: &Job) -> String {
     text
 }
 
+fn is_per_step(job: &Job, place: usize) -> bool {
+    let whose = job.members.get(place);
+    whose.is_none_or(|(_, member)| member.is_per_step)
+}
+
+/// The processes that are not in the table, since another one of their node has the same number.
+fn left_out(job: &Job) -> String {
+    if job.left_out.is_empty() {
+        return String::new();
+    }
+    let each: Vec<String> = job
+        .left_out
+        .iter()
+        .map(|(node, one)| {
+            let rank = one.place.rank.unwrap_or_default();
+            format!("rank {rank} ({}, pid {})", plain(node), one.pid)
+        })
+        .collect();
+    format!(
+        "Left out, since a later process of the same node has the same number: {}. If they are of another job, start each job with \
+         torchrun, Slurm or MPI, or with its own TORCHELASTIC_RUN_ID.\n",
+        listed(&each)
+    )
+}
+
 fn sentence(job: &Job, odd: &Odd) -> String {
     let whose = job.members.get(odd.place);
     let place = whose.map_or_else(String::new, |(node, member)| {
         format!(" ({}, pid {})", plain(node), member.pid)
     });
-    let is_per_step = whose.is_none_or(|(_, member)| member.is_per_step);
+    let is_per_step = is_per_step(job, odd.place);
     let mut text = format!("rank {}{place} stands out: ", odd.rank);
     let mut findings = odd.findings.iter();
     if let Some(first) = findings.next() {
@@ -159,10 +201,20 @@ fn found(finding: &Finding, is_per_step: bool) -> String {
     match finding.confidence {
         // It is cut and not rounded: nothing is wholly sure.
         Some(sure) => format!(
-            "{what}, surely ({:.3})",
+            "{what}, {} ({:.3})",
+            how_sure(sure),
             (sure * 1000.0).floor().min(999.0) / 1000.0
         ),
         None => what,
+    }
+}
+
+/// A confidence in words.
+fn how_sure(confidence: f64) -> &'static str {
+    match confidence {
+        SURE.. => "surely",
+        LIKELY.. => "probably",
+        _ => "perhaps",
     }
 }
 
@@ -341,8 +393,8 @@ mod tests {
     }
 
     #[test]
-    fn confidence_is_never_one() {
-        let finding = Finding {
+    fn confidence_is_never_one_and_has_words() {
+        let finding = |confidence| Finding {
             rank: 3,
             place: 3,
             metric: Metric::Peak,
@@ -352,11 +404,15 @@ mod tests {
             peers_high: 0.0,
             peers: Vec::new(),
             peer_places: Vec::new(),
-            confidence: Some(1.0),
+            confidence: Some(confidence),
         };
+        let said = |confidence| found(&finding(confidence), true);
         assert_eq!(
-            found(&finding, true),
+            said(1.0),
             "its peak is 2.00 GiB above the others' 1.00 GiB, surely (0.999)"
         );
+        assert!(said(0.99).ends_with(", surely (0.990)"));
+        assert!(said(0.866).ends_with(", probably (0.866)"));
+        assert!(said(0.425).ends_with(", perhaps (0.425)"));
     }
 }

@@ -96,8 +96,8 @@ impl Rules {
         rules
     }
 
-    /// How many bytes are added to a request, by the blocks of which both sizes are known. Which allocator it is no file says, and torch_npu's adds
-    /// none on some devices.
+    /// How many bytes are added to a request, by the blocks of which both sizes are known. Which allocator it is no file says, and
+    /// torch_npu's adds none on some devices.
     fn learned(&self, snapshot: &Snapshot) -> Option<u64> {
         if snapshot.notes.iter().any(|note| note.code == IS_ROUNDED) {
             return Some(0);
@@ -543,7 +543,8 @@ impl Undone {
         }
     }
 
-    /// Does what the entry with this number says. Returns the sizes of the block that it allocates: as handed out, and as requested.
+    /// Does what the entry with this number says. Returns the sizes of the block that it allocates: as handed out, and as
+    /// requested.
     pub(crate) fn redo(
         &mut self,
         (number, entry): (usize, &Entry),

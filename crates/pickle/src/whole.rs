@@ -114,8 +114,9 @@ impl Snapshot {
             .max()
     }
 
-    /// Entries without a time before the first one that has a time get the nanoseconds before it; where no entry has a time, as in what torch_npu
-    /// writes, those before the end. So each of them has a moment of its own, after the state with which the trace begins.
+    /// Entries without a time before the first one that has a time get the nanoseconds before it; where no entry has a time, as in
+    /// what torch_npu writes, those before the end. So each of them has a moment of its own, after the state with which the trace
+    /// begins.
     fn place_untimed(&mut self, written_ns: u64) {
         let end_ns = self.newest_ns().unwrap_or(written_ns);
         for device in self.devices.values_mut() {

@@ -57,7 +57,6 @@ fn records() -> Vec<DaemonRecord> {
             function_ends: true,
             libraries: vec!["libc10_cuda.so".to_owned()],
             level: Some(Level::Blocks),
-            function_ends: true,
             before_first_memory: Some(true),
         }),
         DaemonRecord::Detached,

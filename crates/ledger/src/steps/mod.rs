@@ -324,8 +324,8 @@ impl Steps {
         Turn::Both
     }
 
-    /// A `record_function` begins. Returns whether it does so inside of an optimizer's step. A step of the same name that begins at the same
-    /// place of the program cannot be inside of the one before it, of which then nobody has seen the end.
+    /// A `record_function` begins. Returns whether it does so inside of an optimizer's step. A step of the same name that begins at the
+    /// same place of the program cannot be inside of the one before it, of which then nobody has seen the end.
     fn begins_inside(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) -> bool {
         let Some(update) = self.updates.iter_mut().find(|one| one.tid == tid) else {
             return false;

@@ -80,7 +80,6 @@ class Scoped(compare.Comparison):
         # A snapshot of now that says that it was not read.
         self.unread = False
         # By device, what was asked for by those that the program holds.
-        self.requested = {}
         self.listed = {}
         # By device, what was taken from the driver since the attach and is still there.
         self.taken = {}
@@ -99,11 +98,8 @@ class Scoped(compare.Comparison):
             if not self.lossy:
                 self.differs("memscope", "lost_records", 0, about["lost_records"])
         for segment in own["segments"]:
-            # PyTorch's own counter has what is freed and pending as well.
-            held = [block["requested_size"] for block in segment["blocks"] if block["state"] == "active_allocated"]
             device = segment["device"]
-            self.requested[device] = self.requested.get(device, 0) + sum(held)
-            # Nor does its own number of segments count those that expand as its snapshot lists them.
+            # PyTorch's own number of segments does not count those that expand as its snapshot lists them.
             self.listed[device] = self.listed.get(device, 0) + 1
         if self.level == "segments":
             for device, trace in enumerate(own["device_traces"]):
@@ -159,7 +155,7 @@ class Scoped(compare.Comparison):
         at_least = {"peak_allocated_bytes", "peak_reserved_bytes"} if lost or "sizes_untold" in codes else set()
         for own in told:
             device = own["device"]
-            own = {**own, "requested_bytes": self.requested.get(device, 0), "segments": self.listed.get(device, 0)}
+            own = {**own, "segments": self.listed.get(device, 0)}
             if device not in found and own["reserved_bytes"] == 0:
                 continue
             for key in STATISTICS[self.level]:

@@ -110,6 +110,7 @@ proptest! {
             let idle: u64 = now
                 .segments
                 .iter()
+                .chain(&now.unmapped)
                 .filter(|s| s.device == device.device && s.blocks.iter().all(|b| b.state == BlockState::Inactive))
                 .map(|s| s.size)
                 .sum();

@@ -80,7 +80,7 @@ class SizeClass(_message.Message):
 
     @_builtins.property
     def age_unknown(self) -> _snapshot_pb2.Amount:
-        """Those of which only is known that they were there before the attach."""
+        """Those whose age is not known: they were there before the attach, or came while records were lost."""
 
     @_builtins.property
     def before(self) -> _snapshot_pb2.Amount:
@@ -183,9 +183,11 @@ class DevicePool(_message.Message):
     device: _builtins.int
     """Ordinal of the device within the process."""
     reserved_bytes: _builtins.int
-    """Bytes of the segments."""
+    """Bytes of the segments. Without a pool: all that is held, with physical memory that is mapped nowhere."""
     requested_bytes: _builtins.int
-    """Bytes that were asked for, of the blocks handed out; absent where that is not known of all of them."""
+    """Bytes that were asked for, of the blocks handed out and of those that a stream still uses, as PyTorch counts them;
+    absent where that is not known of all of them.
+    """
     largest_free_bytes: _builtins.int
     """The largest of them, bytes."""
     fragmentation_of_free: _builtins.float

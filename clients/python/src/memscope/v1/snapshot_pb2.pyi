@@ -337,7 +337,7 @@ class Segment(_message.Message):
     """True if these blocks continue the segment that ended the part before."""
     @_builtins.property
     def pool(self) -> Global___PoolId:
-        """Private pool."""
+        """Private pool; left out where it is not known."""
 
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
@@ -492,7 +492,7 @@ class TraceEntry(_message.Message):
     """Thread id."""
     @_builtins.property
     def pool(self) -> Global___PoolId:
-        """Private pool."""
+        """Private pool; left out where it is not known."""
 
     def __init__(
         self,

@@ -417,7 +417,7 @@ class DeviceStats(_message.Message):
     baseline_bytes: _builtins.int
     """The part of `allocated_bytes` that was there before the attach and still lives."""
     requested_bytes: _builtins.int
-    """Bytes asked for by the live blocks that are known, before rounding."""
+    """Bytes asked for by the blocks that are known, before rounding: live ones, and those that a stream still uses."""
     pending_free_bytes: _builtins.int
     """Bytes of blocks freed by the program and still in use by a stream."""
     live_blocks: _builtins.int

@@ -9,7 +9,9 @@ import sys
 
 
 def frames(of):
-    return [[frame["name"], frame["filename"], frame["line"]] for frame in of.get("frames", [])]
+    """The frames of a stack, without the interpreter's own, in the place of which B has the frames of Python."""
+    frames = [[frame["name"], frame["filename"], frame["line"]] for frame in of.get("frames", [])]
+    return [frame for frame in frames if not frame[0].startswith("_PyEval_EvalFrameDefault")]
 
 
 def segments(snapshot):

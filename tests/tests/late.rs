@@ -189,7 +189,7 @@ fn beside_device_files() -> Torch {
     let folder = scratch();
     let script = format!(
         "D={} && mount -t tmpfs none $D && cp -a /dev/null /dev/zero /dev/random /dev/urandom $D && mkdir $D/shm && \
-         touch $D/nvidia0 $D/nvidiactl && mount --move $D /dev && exec \"$0\" \"$@\"",
+         touch $D/nvidia0 $D/nvidia-uvm && mount --move $D /dev && exec \"$0\" \"$@\"",
         folder.path().display()
     );
     let python = sim().python("agent.py");

@@ -221,6 +221,9 @@ class Cells(unittest.TestCase):
         cell = _cell._Frame("<module>", "<ipython-input-5-23471c91e77a>", 1)
         kernel = _cell._Frame("launch", "/srv/ext.cpp", 9, is_python=False)
         self.assertEqual(_cell._own((kernel, cell, launcher)), cell)
+        library = _cell._Frame("forward", "/v/lib/python3.12/site-packages/torch/nn/modules/linear.py", 125)
+        self.assertEqual(_cell._own((kernel, library)), library)
+        self.assertEqual(_cell._own((kernel,)), kernel)
 
     def test_lines_as_python_numbers_them(self):
         for cell, transformed, lines in (

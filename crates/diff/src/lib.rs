@@ -160,6 +160,18 @@ pub fn compare<S: Ord + Copy + Default>(
     after: Side<impl Iterator<Item = Block<S>> + Clone>,
     matched_by: MatchedBy,
 ) -> Compared<S> {
+    let alike = |one: S, other: S| one == other || [one, other].contains(&S::default());
+    compare_by(before, after, matched_by, alike)
+}
+
+/// The same, where the caller says whether two stacks may be of one allocation: pictures may have different kinds of frames. One of the
+/// stacks may be unknown.
+pub fn compare_by<S: Ord + Copy>(
+    before: Side<impl Iterator<Item = Block<S>> + Clone>,
+    after: Side<impl Iterator<Item = Block<S>> + Clone>,
+    matched_by: MatchedBy,
+    alike: impl Fn(S, S) -> bool,
+) -> Compared<S> {
     let mut then = Walk::new(before.blocks.clone(), before.devices);
     let mut now = Walk::new(after.blocks.clone(), after.devices);
     let ((groups, stacks), by_place) = match matched_by {
@@ -168,7 +180,7 @@ pub fn compare<S: Ord + Copy + Default>(
                 (before.as_of_ns, before.born_from_ns),
                 (after.as_of_ns, after.born_from_ns),
             ];
-            let sums = block_by_block(&mut then, &mut now, moments);
+            let sums = block_by_block(&mut then, &mut now, moments, &alike);
             match then.is_in_order && now.is_in_order {
                 true => sums,
                 false => {
@@ -182,7 +194,7 @@ pub fn compare<S: Ord + Copy + Default>(
                         same
                     });
                     let now = in_order(after.blocks);
-                    block_by_block(then.into_iter(), now.into_iter(), moments)
+                    block_by_block(then.into_iter(), now.into_iter(), moments, &alike)
                 }
             }
         }
@@ -316,10 +328,11 @@ type BothSums<S> = (BTreeMap<GroupKey, Sums>, BTreeMap<(i32, S), Sums>);
 
 /// Of each block of either picture, whether it came, went or stayed, and of how many only their places say that they stayed. The
 /// blocks are ordered by their places.
-fn block_by_block<S: Ord + Copy + Default>(
+fn block_by_block<S: Ord + Copy>(
     mut before: impl Iterator<Item = Block<S>>,
     after: impl Iterator<Item = Block<S>>,
     moments: [(Option<u64>, Option<u64>); 2],
+    alike: &impl Fn(S, S) -> bool,
 ) -> (BothSums<S>, u64) {
     // A user may name the later moment first. The time of allocation that decides is always that in the later picture.
     let turned = matches!(moments, [(Some(a), _), (Some(b), _)] if a > b);
@@ -350,8 +363,7 @@ fn block_by_block<S: Ord + Copy + Default>(
                     Some((born, earlier)) => born <= earlier,
                     None if older => true,
                     None => {
-                        let of_one_stack = then.stack == now.stack
-                            || [then.stack, now.stack].contains(&S::default());
+                        let of_one_stack = alike(then.stack, now.stack);
                         by_place += u64::from(of_one_stack);
                         of_one_stack
                     }

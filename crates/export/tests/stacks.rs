@@ -210,7 +210,10 @@ proptest! {
             let mut total = (0, 0, 0);
             for row in report.rows.iter().filter(|row| row.device == group.device) {
                 let its_own: Vec<Frame> = row.stack.frames.iter().filter(|frame| frame.is_own()).cloned().collect();
-                let first: Vec<Frame> = row.stack.frames.first().cloned().into_iter().collect();
+                let is_line = |frame: &&Frame| frame.kind == FrameKind::Python && frame.line > 0;
+                let python = row.stack.frames.iter().find(is_line);
+                let first = python.or_else(|| row.stack.frames.first());
+                let first: Vec<Frame> = first.cloned().into_iter().collect();
                 let frames = match (by, its_own.is_empty()) {
                     (GroupBy::OwnLine, false) => &its_own,
                     (GroupBy::OwnLine, true) => &first,

@@ -124,7 +124,9 @@ pub fn attached_anew(
         false => (other, one),
     };
     let (process, as_of) = later;
-    (process.attached_ns > earlier.1.boot_ns).then(|| {
+    // Blocks of two images are not told apart by their places.
+    let is_gap = process.has_the_image_of(earlier.0) && process.attached_ns > earlier.1.boot_ns;
+    is_gap.then(|| {
         let ago = as_of.boot_ns.saturating_sub(process.attached_ns);
         let at = memscope_units::moment(as_of.unix_ns.saturating_sub(ago));
         let note = CoverageNote {

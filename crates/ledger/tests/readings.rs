@@ -404,6 +404,36 @@ fn a_late_entry_tells_the_stack_of_a_block_that_was_read() {
     );
 }
 
+/// Of several blocks of one size that came at one address before the reading, the last one is the block that it shows.
+#[test]
+fn of_late_entries_the_last_one_tells_the_stack() {
+    let (mut sim, mut ledger, _) = late(1);
+    sim.stack = StackRef::NoPython;
+    let addr = sim.alloc(0, 0, 3 * MIB);
+    sim.time += MS;
+    sim.free(addr, false);
+    sim.time += MS;
+    sim.stack = StackRef::Busy;
+    let again = sim.alloc(0, 0, 3 * MIB);
+    assert_eq!(addr, again, "the model takes the same place");
+    let waiting = std::mem::take(&mut sim.out);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    for event in &waiting {
+        ledger.apply(event);
+    }
+    let rows = ledger.stacks(P, as_of(sim.time)).unwrap().rows;
+    let live: Vec<_> = rows
+        .iter()
+        .filter(|row| row.live.count > 0)
+        .map(|row| (row.stack.missing, row.live.bytes))
+        .collect();
+    assert_eq!(
+        live,
+        [(Some("busy"), 3 * MIB), (Some("before_attach"), 1024)]
+    );
+}
+
 /// The allocator's totals said before the loss that nothing was there at the attach, so a first reading after it shows what
 /// came in it.
 #[test]

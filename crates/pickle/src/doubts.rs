@@ -37,6 +37,9 @@ impl LeftOut {
     }
 }
 
+/// Kinds without which the levels of blocks are known all the same.
+const HARMLESS: [LeftOut; 2] = [LeftOut::Requests, LeftOut::Segments];
+
 /// What is wrong with the trace of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubts {
@@ -50,16 +53,17 @@ pub struct Doubts {
     pub(crate) leads_to_end: bool,
     /// It tells of blocks that came and of no segments, and nothing proves that there were any.
     pub may_lack_segments: bool,
+    /// A note of memscope's in the file says already that its trace has no segments.
+    pub(crate) lacks_segments_as_said: bool,
 }
 
 impl Doubts {
     /// The levels of blocks follow from the trace, and the peak with them.
     #[must_use]
     pub fn is_course_known(&self) -> bool {
-        let harmless = [LeftOut::Requests, LeftOut::Segments];
         self.moved == 0
             && self.contradictions == 0
-            && self.left_out.iter().all(|kind| harmless.contains(kind))
+            && self.left_out.iter().all(|kind| HARMLESS.contains(kind))
     }
 
     /// What was reserved follows from it, too.
@@ -68,10 +72,10 @@ impl Doubts {
         self.is_course_known() && !self.left_out.contains(&LeftOut::Segments)
     }
 
-    /// The kinds of entries without which levels are not known, as words: `allocations and segments`.
+    /// The kinds of entries without which levels are not known, as words: `allocations and frees`.
     fn missed(&self) -> Option<String> {
         let missed = self.left_out.iter();
-        let missed = missed.filter(|kind| **kind != LeftOut::Requests);
+        let missed = missed.filter(|kind| !HARMLESS.contains(kind));
         let words: Vec<&str> = missed.map(|kind| kind.words()).collect();
         (!words.is_empty()).then(|| words.join(" and "))
     }
@@ -84,21 +88,26 @@ pub struct Doubt {
     pub code: &'static str,
     /// What it says.
     pub text: String,
-    /// Peaks and the course of levels are not certain. Otherwise the note only explains something.
-    pub spoils: bool,
+    /// Kinds of numbers that are not certain, by their words: `history` are peaks and the course of levels. If there are none, the note
+    /// only explains something.
+    pub affects: &'static [&'static str],
 }
 
 /// What is to be said of the traces of one snapshot.
 pub fn notes(all: &[Doubts]) -> impl Iterator<Item = Doubt> {
     let sum = |of: fn(&Doubts) -> u64| all.iter().map(of).fold(0, u64::saturating_add);
-    let doubt = |code, spoils, text| Doubt { code, text, spoils };
+    let doubt = |code, affects: &'static [&'static str], text| Doubt {
+        code,
+        text,
+        affects,
+    };
     let moved = sum(|one| one.moved);
     let moved = (moved > 0).then(|| {
         let text = format!(
             "{moved} entries have an earlier time than an entry before them: their order is not that in which things happened. PyTorch \
              writes over older entries where a recording goes on with another max_entries; clear_history=True begins anew"
         );
-        doubt("import_times_moved", true, text)
+        doubt("import_times_moved", &["history"], text)
     });
     let contradictions = sum(|one| one.contradictions);
     let contradictions = (contradictions > 0).then(|| {
@@ -106,7 +115,7 @@ pub fn notes(all: &[Doubts]) -> impl Iterator<Item = Doubt> {
             "{contradictions} times the trace does not fit the segments and blocks of the snapshot: the end is as the snapshot says, and the way \
              to it is not certain"
         );
-        doubt("import_contradictions", true, text)
+        doubt("import_contradictions", &["history"], text)
     });
     let missed = all.iter().find_map(Doubts::missed);
     let missed = missed.map(|missed| {
@@ -114,7 +123,7 @@ pub fn notes(all: &[Doubts]) -> impl Iterator<Item = Doubt> {
             "the trace has no entries of {missed}, although there were some: the end is as the snapshot says, and the way to it is not known. \
              skip_actions of _record_memory_history leaves them out"
         );
-        doubt("import_actions_left_out", true, text)
+        doubt("import_actions_left_out", &["history"], text)
     });
     let unchanged = |one: &Doubts| one.may_lack_segments && one.is_course_known();
     let unchanged = all.iter().any(unchanged);
@@ -122,15 +131,24 @@ pub fn notes(all: &[Doubts]) -> impl Iterator<Item = Doubt> {
         let text = "the trace has no entry of a segment, so what is reserved counts as unchanged: where skip_actions of _record_memory_history \
                     left these entries out, it was not"
             .to_owned();
-        doubt("import_no_segments", false, text)
+        doubt("import_no_segments", &[], text)
+    });
+    let segments =
+        |one: &Doubts| one.left_out.contains(&LeftOut::Segments) && !one.lacks_segments_as_said;
+    let segments = all.iter().any(segments).then(|| {
+        let text = "the trace has no entries of segments, although there were some: what was reserved is not known before the end. \
+                    skip_actions of _record_memory_history leaves them out"
+            .to_owned();
+        doubt("import_segments_left_out", &["layout", "segments"], text)
     });
     let requests = |one: &Doubts| one.left_out.contains(&LeftOut::Requests);
     let requests = all.iter().any(requests).then(|| {
         let text = "the trace has no entries of requested frees: a block counts as allocated until its free is complete".to_owned();
-        doubt("import_requests_left_out", false, text)
+        doubt("import_requests_left_out", &[], text)
     });
-    let all = [moved, contradictions, missed, unchanged, requests];
-    all.into_iter().flatten()
+    let of_levels = [moved, contradictions, missed];
+    let others = [segments, unchanged, requests];
+    of_levels.into_iter().chain(others).flatten()
 }
 
 /// Judges the traces of all devices that have one.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 const SMALLEST: u64 = 512;
 /// torch_npu adds this to a request before it rounds it, on most devices.
 const PADDING: u64 = 32;
-/// Code of the note that the trace of a file of memscope's has rounded sizes.
+/// Code of the note that the trace of a file of memscope's has rounded sizes and no segments.
 const IS_ROUNDED: &str = "level_blocks";
 /// A block of up to this size comes from the small pool. The rest of a large block stays with it if it is no larger than this.
 const SMALL: u64 = 1 << 20;
@@ -79,8 +79,15 @@ pub(crate) struct Rules {
     max_split: u64,
     divisions: Vec<u64>,
     expandable: bool,
+    /// memscope wrote the file at a level at which its trace has no segments.
+    without_segments: bool,
     /// Bytes that are added to a request; `None` if nothing tells, and then none are.
     padding: Option<u64>,
+}
+
+/// Whether the file is one of memscope's whose trace has rounded sizes and no segments.
+fn is_rounded(snapshot: &Snapshot) -> bool {
+    snapshot.notes.iter().any(|note| note.code == IS_ROUNDED)
 }
 
 impl Rules {
@@ -90,6 +97,7 @@ impl Rules {
             max_split: settings.map_or(u64::MAX, |settings| settings.max_split_bytes),
             divisions: settings.map_or_else(Vec::new, |settings| settings.divisions.clone()),
             expandable: snapshot.expandable,
+            without_segments: is_rounded(snapshot),
             padding: None,
         };
         rules.padding = rules.learned(snapshot);
@@ -99,7 +107,7 @@ impl Rules {
     /// How many bytes are added to a request, by the blocks of which both sizes are known. Which allocator it is no file says, and
     /// torch_npu's adds none on some devices.
     fn learned(&self, snapshot: &Snapshot) -> Option<u64> {
-        if snapshot.notes.iter().any(|note| note.code == IS_ROUNDED) {
+        if is_rounded(snapshot) {
             return Some(0);
         }
         let segments = snapshot.devices.values().flat_map(|one| &one.segments);
@@ -152,10 +160,11 @@ impl Rules {
         }
     }
 
-    /// The size of the block that a request gets out of `room` bytes: what is left is cut off only if it is large enough.
-    fn taken(&self, rounded: u64, room: u64, large: bool) -> u64 {
+    /// The size of the block that a request gets out of `room` bytes of a segment: what is left is cut off only if it is large enough.
+    /// torch_npu writes no settings, but of each segment whether it is expandable.
+    fn taken(&self, rounded: u64, room: u64, segment: Room) -> u64 {
         let left = room.saturating_sub(rounded);
-        let is_cut = match !large || self.expandable {
+        let is_cut = match !segment.large || self.expandable || segment.expandable {
             true => left >= SMALLEST,
             false => rounded < self.max_split && left > SMALL,
         };
@@ -225,18 +234,18 @@ impl Pool {
         (addr - start < room.size).then_some((*start, *room))
     }
 
-    /// How much room there is from an address on, up to the next block or the end of the segment, and 0 if it is not free; and whether the
-    /// segment is large, if one is known.
-    fn room(&self, addr: u64) -> (u64, Option<bool>) {
-        let segment = self.segment(addr);
-        let large = segment.map(|(_, room)| room.large);
+    /// How much room there is from an address on, up to the next block or the end of the segment, and 0 if it is not free; and the
+    /// segment, if one is known.
+    fn room(&self, addr: u64) -> (u64, Option<Room>) {
+        let found = self.segment(addr);
+        let segment = found.map(|(_, room)| room);
         let before = self.blocks.range(..=addr).next_back();
         if before.is_some_and(|(at, held)| at.saturating_add(held.size) > addr) {
-            return (0, large);
+            return (0, segment);
         }
-        let end = segment.map_or(u64::MAX, |(start, room)| start.saturating_add(room.size));
+        let end = found.map_or(u64::MAX, |(start, room)| start.saturating_add(room.size));
         let next = self.blocks.range(addr..).next().map_or(end, |(at, _)| *at);
-        (next.min(end) - addr, large)
+        (next.min(end) - addr, segment)
     }
 
     fn add_range(&mut self, addr: u64, room: Room) {
@@ -403,8 +412,8 @@ impl Pool {
                 let rounded = rules.rounded(entry.size);
                 let (size, requested) = match (known, segment) {
                     (Some(sizes), _) => sizes,
-                    (None, Some(large)) if room >= rounded => {
-                        (rules.taken(rounded, room, large), entry.size)
+                    (None, Some(segment)) if room >= rounded => {
+                        (rules.taken(rounded, room, segment), entry.size)
                     }
                     (None, _) => (rounded, entry.size),
                 };
@@ -523,7 +532,8 @@ impl Undone {
         if pool.without_requests {
             left_out.push(LeftOut::Requests);
         }
-        let lacks_segments = !has_segments && pool.outside > 0;
+        let lacks_segments_as_said = !has_segments && rules.without_segments;
+        let lacks_segments = !has_segments && (rules.without_segments || pool.outside > 0);
         if lacks_segments {
             left_out.push(LeftOut::Segments);
         }
@@ -540,6 +550,7 @@ impl Undone {
             left_out,
             leads_to_end,
             may_lack_segments: !has_segments && !lacks_segments && has(&[Action::Alloc]),
+            lacks_segments_as_said,
         }
     }
 

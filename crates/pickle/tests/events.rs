@@ -755,7 +755,7 @@ fn kinds_of_entries_that_are_left_out_are_named() {
         (&frees, &[Frees], "import_actions_left_out"),
         (&frees[1..], &[Completions], "import_actions_left_out"),
         (&frees[..1], &[Requests], "import_requests_left_out"),
-        (&segments, &[Segments], "import_actions_left_out"),
+        (&segments, &[Segments], "import_segments_left_out"),
     ] {
         let mut one = several();
         one.skip(skipped);
@@ -770,6 +770,8 @@ fn kinds_of_entries_that_are_left_out_are_named() {
         let codes = told.codes();
         assert!(codes.iter().any(|is| is == code), "{skipped:?}: {codes:?}");
         assert!(!codes.iter().any(|is| is == "import_contradictions"));
+        let no_levels = codes.iter().any(|is| is == "import_actions_left_out");
+        assert_eq!(no_levels, !blocks, "{skipped:?}: {codes:?}");
         assert_eq!(picture(&told), real(&one), "{skipped:?}");
     }
 }
@@ -791,6 +793,25 @@ fn the_peak_is_right_without_requested_frees() {
     let why = memscope_ledger::inexact(Answer::Stats, &coverage);
     let codes: Vec<&str> = why.iter().map(|note| note.code.as_str()).collect();
     assert_eq!(codes, ["imported_snapshot"]);
+}
+
+/// memscope writes no segments at level `blocks`, and a note says that already.
+#[test]
+fn what_memscope_says_of_its_segments_is_not_said_again() {
+    let mut one = several();
+    one.skip(&["segment_alloc", "segment_free"]);
+    let note = vec![("code", Text("level_blocks")), ("text", Text("rounded"))];
+    let Dict(mut all) = snapshot(&[one], usize::MAX) else {
+        return;
+    };
+    let memscope = vec![("coverage", List(vec![Dict(note)]))];
+    all.push(("memscope", Dict(memscope)));
+    let all = Dict(all);
+    assert!(!judged(&all)[0].is_reserved_known());
+    let codes = told(&pickled(&all)).unwrap().codes();
+    for code in ["import_segments_left_out", "import_no_segments"] {
+        assert!(!codes.iter().any(|is| is == code), "{codes:?}");
+    }
 }
 
 /// A recording without entries of segments may be right: all segments were there. That is said, and nothing is withheld.

@@ -7,11 +7,21 @@
 use std::fs;
 use std::path::Path;
 
-/// Files of NVIDIA's driver, of Ascend's, and of the GPU in Windows' subsystem for Linux.
-const OPENED: [&str; 5] = ["nvidia", "davinci", "devmm_svm", "hisi_hdc", "dxg"];
+/// Beginnings of the names of files that are open in whoever may have device memory: NVIDIA's, Ascend's, AMD's, and that of Windows'
+/// subsystem for Linux.
+const OPENED: [&str; 6] = [
+    "nvidia-uvm",
+    "davinci",
+    "devmm_svm",
+    "hisi_hdc",
+    "kfd",
+    "dxg",
+];
+/// The same of files that are open also in whoever only asks about devices, as through NVML.
+const ASKED: [&str; 2] = ["nvidia", "renderD"];
 
-/// Whether a process has a device open: `Some(false)` if it surely has no device memory. `None` if there is no device in its `/dev`, or it
-/// cannot be looked at. What it opens meanwhile counts as not open, so whoever needs to see all of its calls must see them before asking.
+/// Whether a process has a device open: `Some(false)` if it surely has no device memory. `None` if there is no device in its `/dev`, if it
+/// may only have asked about devices, or if it cannot be looked at. What it opens meanwhile counts as not open, so whoever needs to see all of its calls must see them before asking.
 pub fn has_device_open(pid: u32) -> Option<bool> {
     has_open(Path::new(&format!("/proc/{pid}")))
 }
@@ -30,21 +40,27 @@ fn has_open(process: &Path) -> Option<bool> {
     is_any_open(process)
 }
 
-/// `None` if it cannot be read, or the process ends meanwhile.
 fn is_any_open(process: &Path) -> Option<bool> {
-    let mut any = false;
-    let mut files = 0;
+    let (mut files, mut opened, mut asked) = (0, false, false);
     for entry in fs::read_dir(process.join("fd")).ok()? {
         files += 1;
         // A file that is closed meanwhile is not there any more.
         let Ok(path) = fs::read_link(entry.ok()?.path()) else {
             continue;
         };
-        let name = path.strip_prefix("/dev").ok().and_then(Path::to_str);
-        any |= name.is_some_and(|name| OPENED.iter().any(|start| name.starts_with(start)));
+        // In a program that has another root it is not the first folder of the path.
+        let name = path
+            .to_str()
+            .and_then(|path| Some(path.rsplit_once("/dev/")?.1));
+        let name = name.map(|name| name.strip_prefix("dri/").unwrap_or(name));
+        let is_among = |starts: &[&str]| {
+            name.is_some_and(|name| starts.iter().any(|start| name.starts_with(start)))
+        };
+        opened |= is_among(&OPENED);
+        asked |= is_among(&ASKED);
     }
     // The kernel shows an empty folder of a process that has ended.
-    (files > 0).then_some(any)
+    (files > 0 && (opened || !asked)).then_some(opened)
 }
 
 #[cfg(test)]
@@ -75,8 +91,20 @@ mod tests {
                 Some(false),
             ),
             (&["davinci3"], &["/dev/null"], Some(false)),
-            (&["nvidia0"], &["/dev/null", "/dev/nvidiactl"], Some(true)),
-            (&["nvidia0"], &["/dev/nvidia-caps/nvidia-cap3"], Some(true)),
+            (
+                &["nvidia0"],
+                &["/dev/nvidiactl", "/dev/nvidia-uvm"],
+                Some(true),
+            ),
+            (&["nvidia0"], &["/jail/dev/nvidia-uvm"], Some(true)),
+            (
+                &["nvidia0"],
+                &["/dev/kfd", "/dev/dri/renderD128"],
+                Some(true),
+            ),
+            // It may only have asked.
+            (&["nvidia0"], &["/dev/nvidiactl", "/dev/nvidia0"], None),
+            (&["nvidia0"], &["/dev/dri/renderD128"], None),
             (&["davinci0"], &["/dev/devmm_svm"], Some(true)),
             // It works with something that is not known here.
             (&["null", "nvidiactl", "nvidia-uvm"], &["/dev/null"], None),

@@ -19,7 +19,7 @@ pub(crate) fn compare<'a>(
         true => MatchedBy::Block,
         false => MatchedBy::Number,
     };
-    let compared = memscope_diff::compare(side(before), side(after), matched_by);
+    let compared = memscope_diff::compare_by(side(before), side(after), matched_by, alike);
     (matched_by, compared)
 }
 
@@ -51,6 +51,34 @@ pub(crate) fn limits<S>(
     notes
 }
 
+/// From when on the file says of each block when it came, so that a block without a time was there before. What came in a loss has none.
+fn born_from(file: &SnapshotFile) -> Option<u64> {
+    let says = |code: &str| file.coverage.iter().any(|note| note.code == code);
+    if says("came_unseen") {
+        return None;
+    }
+    let has_all = file.has_births && !says("records_lost") && !says("trace_shed");
+    match has_all {
+        true => Some(0),
+        false => file.traced_from_ns,
+    }
+}
+
+/// Whether two stacks may be of one allocation: they have the same frames of Python code, or one of them has none. PyTorch's own recorder
+/// has compiled code in its stacks, memscope's files may have none.
+fn alike(one: &[Arc<str>], other: &[Arc<str>]) -> bool {
+    one == other
+        || python(one).next().is_none()
+        || python(other).next().is_none()
+        || python(one).eq(python(other))
+}
+
+/// The frames that are not compiled code.
+fn python(stack: &[Arc<str>]) -> impl Iterator<Item = &str> {
+    let lines = stack.iter().map(|line| &**line);
+    lines.filter(|line| !crate::render::frames::is_compiled(line))
+}
+
 /// A snapshot as one side of the comparison. A block's stack is its frames, innermost first; it is empty where the
 /// file has none.
 fn side(file: &SnapshotFile) -> Side<impl Iterator<Item = Block<&[Arc<str>]>> + Clone> {
@@ -72,11 +100,7 @@ fn side(file: &SnapshotFile) -> Side<impl Iterator<Item = Block<&[Arc<str>]>> + 
         })
     });
     let mut side = Side::new(file.as_of_ns, blocks);
-    // memscope's own files say of each block when it came, unless it was there before the attach.
-    side.born_from(match file.image {
-        Some(_) => Some(0),
-        None => file.traced_from_ns,
-    });
+    side.born_from(born_from(file));
     for segment in &file.segments {
         side.segment(segment.device, segment.size);
     }
@@ -98,6 +122,7 @@ mod tests {
             }),
             as_of_ns: None,
             traced_from_ns: None,
+            has_births: false,
             segments: Vec::new(),
             stacks: Vec::new(),
             coverage: Vec::new(),
@@ -140,6 +165,42 @@ mod tests {
         assert_eq!(told(&late, &before), (Some(1), note));
         let other = file(200, 101, "f (t.py:9)");
         assert_eq!(told(&before, &other), (Some(0), vec![]));
+    }
+
+    #[test]
+    fn what_has_no_time_was_there_before_only_if_the_file_has_all_times() {
+        let from = |has_births, code: Option<&str>| {
+            born_from(&SnapshotFile {
+                traced_from_ns: Some(7),
+                has_births,
+                coverage: code
+                    .map(|code| CoverageNote {
+                        code: code.to_owned(),
+                        ..CoverageNote::default()
+                    })
+                    .into_iter()
+                    .collect(),
+                ..of(Some(1))
+            })
+        };
+        assert_eq!(from(true, None), Some(0));
+        assert_eq!(from(true, Some("baseline_read")), Some(0));
+        assert_eq!(from(false, None), Some(7));
+        assert_eq!(from(true, Some("records_lost")), Some(7));
+        assert_eq!(from(true, Some("came_unseen")), None);
+    }
+
+    #[test]
+    fn stacks_with_and_without_compiled_code_are_alike() {
+        let stack = |lines: &[&str]| -> Vec<Arc<str>> {
+            lines.iter().map(|line| Arc::from(*line)).collect()
+        };
+        let python = stack(&["f (/a/t.py:5)"]);
+        let all = stack(&["at::empty (??)", "f (/a/t.py:5)", "main (/c.cpp:7)"]);
+        assert!(alike(&python, &all) && alike(&all, &python));
+        assert!(alike(&python, &[]) && alike(&python, &all[..1]));
+        let other = stack(&["at::empty (??)", "f (/a/t.py:6)"]);
+        assert!(!alike(&python, &other) && !alike(&all, &other));
     }
 
     #[test]

@@ -52,6 +52,7 @@ struct Origin {
     #[serde(flatten)]
     process: Option<ProcessHeader>,
     as_of_unix_ns: Option<u64>,
+    trace_dropped: Option<u64>,
     #[serde(default)]
     coverage: Vec<Note>,
 }
@@ -123,6 +124,7 @@ pub(super) fn list(path: &Path, from: impl Read) -> Result<SnapshotFile, FileErr
         image: None,
         as_of_ns: None,
         traced_from_ns: None,
+        has_births: false,
         segments: segments(list, &Births::default(), None, &mut stacks)?,
         stacks: stacks.all,
         coverage: Vec::new(),
@@ -148,11 +150,14 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<SnapshotFile, Fil
         image: None,
         as_of_ns: births.newest_ns,
         traced_from_ns: births.reach_back_to_ns(),
+        has_births: false,
         segments: segments(document.segments, &births, offset, &mut stacks)?,
         stacks: stacks.all,
         coverage: Vec::new(),
     };
     let origin = document.memscope;
+    let dropped = origin.as_ref().and_then(|from| from.trace_dropped);
+    kept.has_births = offset.is_some() || dropped == Some(0);
     let origin = origin.map(|from| (from.as_of_unix_ns, from.process, from.coverage));
     let header = header.map(|from| (from.as_of, from.process, from.coverage));
     if let Some((as_of, process, coverage)) = header.or(origin) {

@@ -45,6 +45,8 @@ pub(crate) struct SnapshotFile {
     pub(crate) as_of_ns: Option<u64>,
     /// From when on the trace of each device has all allocations, in nanoseconds since 1970; `None` without a trace.
     pub(crate) traced_from_ns: Option<u64>,
+    /// It says of each block that was seen to come when it came: each block has its time, or the trace was kept as a whole.
+    pub(crate) has_births: bool,
     pub(crate) segments: Vec<Segment>,
     /// Stacks, each once: a line for each frame, innermost first.
     pub(crate) stacks: Vec<Stack>,
@@ -83,6 +85,8 @@ pub(super) struct Births {
     pub(super) newest_ns: Option<u64>,
     /// Time of each device's first entry.
     oldest_ns: HashMap<i32, u64>,
+    /// A trace has an allocation, so that `skip_actions` did not leave them out.
+    has_allocations: bool,
 }
 
 impl Births {
@@ -99,13 +103,15 @@ impl Births {
         };
         self.newest_ns = self.newest_ns.max(Some(time_ns));
         self.oldest_ns.entry(device).or_insert(time_ns);
+        self.has_allocations |= came;
         if came && let Some(address) = address {
             self.of.insert((device, address), time_ns);
         }
     }
 
-    /// From when on the trace of each device has all allocations.
+    /// From when on the trace of each device has all allocations; `None` if no trace has any.
     pub(super) fn reach_back_to_ns(&self) -> Option<u64> {
-        self.oldest_ns.values().max().copied()
+        let oldest = self.oldest_ns.values().max();
+        oldest.filter(|_| self.has_allocations).copied()
     }
 }

@@ -85,11 +85,7 @@ fn doubt(doubt: Doubt) -> CoverageNote {
     CoverageNote {
         code: doubt.code.to_owned(),
         text: doubt.text,
-        affects: doubt
-            .spoils
-            .then(|| "history".to_owned())
-            .into_iter()
-            .collect(),
+        affects: doubt.affects.iter().copied().map(str::to_owned).collect(),
         lower_bound: false,
     }
 }

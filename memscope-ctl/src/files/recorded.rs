@@ -72,6 +72,7 @@ impl Read {
                 image: None,
                 as_of_ns: None,
                 traced_from_ns: None,
+                has_births: true,
                 segments: Vec::new(),
                 stacks: Vec::new(),
                 coverage: Vec::new(),

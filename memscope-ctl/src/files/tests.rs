@@ -108,6 +108,13 @@ fn a_triggers_json_says_whose_it_is_and_when_blocks_came() {
         ]
     );
     assert_eq!(kept.segments[0].blocks[0].born_ns, Some(7000));
+    assert_eq!((kept.traced_from_ns, kept.has_births), (Some(6000), false));
+    // A trace that never dropped an entry has all that came; one without an allocation may lack them all.
+    let whole = DOCUMENT.replace("\"pid\": 7", "\"trace_dropped\": 0, \"pid\": 7");
+    assert!(read(whole.as_bytes()).unwrap().has_births);
+    let skipped = DOCUMENT.replace("\"alloc\"", "\"free_requested\"");
+    let skipped = read(skipped.as_bytes()).unwrap();
+    assert_eq!((skipped.traced_from_ns, skipped.has_births), (None, false));
     // The list of segments alone.
     let list = &DOCUMENT[DOCUMENT.find('[').unwrap()..DOCUMENT.find(",\n  \"device").unwrap()];
     let alone = read(list.as_bytes()).unwrap();

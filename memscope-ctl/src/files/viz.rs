@@ -63,6 +63,7 @@ pub(super) fn of_pickle_within(
         }),
         as_of_ns: origin.as_of_unix_ns.or(births.newest_ns),
         traced_from_ns: births.reach_back_to_ns(),
+        has_births: origin.trace_dropped == Some(0),
         segments,
         stacks: stacks.all.iter().map(|stack| lines.told(stack)).collect(),
         coverage: snapshot.notes().into_iter().map(note).collect(),

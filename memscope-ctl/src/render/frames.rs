@@ -16,6 +16,11 @@ pub(crate) struct Frame<'a> {
     is_native: bool,
 }
 
+/// Whether a frame that is given as `name (file:line)` is of compiled code.
+pub(crate) fn is_compiled(text: &str) -> bool {
+    Frame::parse(text).is_native
+}
+
 impl<'a> Frame<'a> {
     pub(crate) fn of(answer: &'a v1::StacksResponse, frame: &v1::StackFrame) -> Frame<'a> {
         let string = |place: u32| {

@@ -152,7 +152,8 @@ pub struct Library {
     pub build_id: String,
     /// Ways into the framework's pool that are in use.
     pub ways: BTreeSet<String>,
-    /// Whether a function is probed there that ends PyTorch's `record_function`s.
+    /// Whether a function is probed there that ends PyTorch's `record_function`s. An older daemon did not look for it.
+    #[serde(default)]
     pub function_ends: bool,
 }
 
@@ -351,4 +352,18 @@ pub(super) fn code_mappings(pid: u32) -> Option<u64> {
         }
     }
     Some(hasher.finish())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A newer daemon takes over what an older one wrote.
+    #[test]
+    fn a_library_of_an_older_daemon_is_read() {
+        let read: Library =
+            serde_json::from_str(r#"{"build_id": "ab", "ways": ["record_trace"]}"#).unwrap();
+        assert!(!read.function_ends && read.ways.contains("record_trace"));
+    }
 }

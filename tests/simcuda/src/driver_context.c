@@ -46,7 +46,7 @@ EXPORT CUresult cuInit(unsigned flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (simcuda_forked()) return CUDA_ERROR_NOT_INITIALIZED;
     /* A driver keeps its file open. Where there is none, as on a machine without a device, there is nothing to open. */
-    if (!initialised) open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
+    if (!initialised) open("/dev/nvidia-uvm", O_RDWR | O_CLOEXEC);
     initialised = true;
     return simcuda_settings()->devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }

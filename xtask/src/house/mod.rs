@@ -98,7 +98,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/ledger", &["proto", "units", "vendors"]),
     ("crates/log", &["common", "ledger", "units"]),
     ("crates/diff", &["proto"]),
-    ("crates/pickle", &["ledger"]),
+    ("crates/pickle", &["ledger", "units"]),
     ("crates/memory", &[]),
     ("crates/export", &["diff", "ledger", "proto", "units"]),
     ("crates/service", &["proto"]),

@@ -271,8 +271,9 @@ class Measured:
 
 
 def _own(found: tuple[_Frame, ...]) -> _Frame:
-    """The innermost frame of the program's own, else the innermost one."""
-    return next((one for one in found if one.is_own()), found[0])
+    """The innermost frame of the program's own, else the innermost line of Python, else the innermost one."""
+    python = next((one for one in found if one.is_python and one.line), found[0])
+    return next((one for one in found if one.is_own()), python)
 
 
 def _elsewhere(found: tuple[_Frame, ...], missing: Any) -> str:

@@ -1,7 +1,7 @@
 //! Sums by function, file, line, or the program's own line.
 
 use super::{Tallies, View};
-use memscope_ledger::report::{Frame, StackReport};
+use memscope_ledger::report::{Frame, FrameKind, StackReport};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -107,14 +107,16 @@ fn size(group: &Group, view: View, cumulative: bool) -> (i128, i128) {
 }
 
 /// The frames of a stack that count. For [`GroupBy::OwnLine`] these are the program's own; if there are none, the
-/// innermost frame counts instead.
+/// innermost line of Python code counts instead, and without that the innermost frame.
 fn frames(all: &[Frame], by: GroupBy) -> Vec<&Frame> {
     if by != GroupBy::OwnLine {
         return all.iter().collect();
     }
     let own: Vec<&Frame> = all.iter().filter(|frame| frame.is_own()).collect();
     if own.is_empty() {
-        return all.first().into_iter().collect();
+        let is_line = |frame: &&Frame| frame.kind == FrameKind::Python && frame.line > 0;
+        let python = all.iter().find(is_line);
+        return python.or_else(|| all.first()).into_iter().collect();
     }
     own
 }

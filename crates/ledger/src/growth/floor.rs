@@ -308,6 +308,17 @@ impl Floor {
     }
 }
 
+/// Largest fall of the row below an earlier high, up to `now`.
+pub(crate) fn largest_fall(row: &[u32], now: u32) -> u32 {
+    let mut highest = 0;
+    let mut fall = 0;
+    for &value in row.iter().chain([&now]) {
+        highest = highest.max(value);
+        fall = fall.max(highest - value);
+    }
+    fall
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

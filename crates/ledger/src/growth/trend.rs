@@ -8,9 +8,8 @@
 //! nothing. The growth is a leak if it goes on, does not slow down, was not given back, and is long enough: a cache
 //! that fills looks the same until it is full.
 
-use crate::growth::floor::Row;
+use crate::growth::floor::{Row, largest_fall};
 use crate::growth::rate;
-use crate::growth::verdict::largest_fall;
 use crate::report::Verdict;
 
 /// Windows that a growth must span.

@@ -7,7 +7,7 @@
 //! and nothing lowers it. The first quarter is warm-up and is not read. The row must also have grown by at least twice
 //! the largest amount that it gave back since then, so that noise and slow waves do not pass.
 
-use crate::growth::floor::Row;
+use crate::growth::floor::{Row, largest_fall};
 use crate::growth::{rate, trend};
 use crate::report::Verdict;
 
@@ -130,17 +130,6 @@ pub(crate) fn judge(
         young,
         reason,
     }
-}
-
-/// Largest fall of the row below an earlier high, up to `now`.
-pub(crate) fn largest_fall(row: &[u32], now: u32) -> u32 {
-    let mut highest = 0;
-    let mut fall = 0;
-    for &value in row.iter().chain([&now]) {
-        highest = highest.max(value);
-        fall = fall.max(highest - value);
-    }
-    fall
 }
 
 /// Whether the rises span at least half of the row and lie in at least three of its quarters, one of which is the last.

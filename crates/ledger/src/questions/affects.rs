@@ -262,6 +262,10 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             ],
             Effect::either_way(&[History]),
         ),
+        (
+            &["import_segments_left_out"],
+            Effect::either_way(&[Layout, Segments]),
+        ),
         (&["import_padding_unknown"], Effect::at_least(&[History])),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),
         (&["import_times_moved"], Effect::either_way(&[History])),

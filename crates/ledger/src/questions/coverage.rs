@@ -369,6 +369,10 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
 
 /// Blocks that a reading shows and that were not seen to come.
 fn from_found(process: &Process, say: &mut impl FnMut(&str, String)) {
+    // Nothing was lost there, and the file says what it has of a block.
+    if IMPORTED.iter().any(|code| process.notes.has(code)) {
+        return;
+    }
     let mut found = Vec::new();
     let mut mixed = false;
     for row in process.visible_devices() {

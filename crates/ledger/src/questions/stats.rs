@@ -60,6 +60,9 @@ fn leave_out_doubtful(devices: &mut [DeviceStats], notes: &[v1::CoverageNote]) {
         })
     };
     let (totals, history) = (doubtful(Affects::Totals), doubtful(Affects::History));
+    let without_segments = notes
+        .iter()
+        .any(|note| note.code == "import_segments_left_out");
     for device in devices {
         if totals {
             device.allocated_bytes = None;
@@ -71,6 +74,9 @@ fn leave_out_doubtful(devices: &mut [DeviceStats], notes: &[v1::CoverageNote]) {
             device.peak_reserved_bytes = None;
             (device.peak_event, device.peak_unix_ns) = (None, None);
             (device.sizes, device.lifetimes) = (None, None);
+        }
+        if without_segments {
+            device.peak_reserved_bytes = None;
         }
     }
 }

@@ -190,6 +190,8 @@ impl PoolDevice {
         };
         *blocks = blocks.saturating_sub(1);
         *bytes = bytes.saturating_sub(rounded);
+        // What a later reading finds came in a later gap.
+        read.mixed &= read.found_blocks > 0;
     }
 
     /// Number of segments whose pool the trace did not name.

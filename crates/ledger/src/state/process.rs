@@ -115,6 +115,7 @@ impl Process {
         self.stacks.index_contents();
         self.groups.restored();
         self.steps.restored();
+        self.pool.recount_requested(&mut self.devices);
     }
 
     /// Takes in what NVML says of one of its devices.

@@ -355,6 +355,8 @@ impl Steps {
         }
         if !ends || self.update_ends == Ends::Unseen {
             self.at_begin = true;
+            // Two steps end here, and no row has the levels of each.
+            self.is_mixed |= missed.is_some();
             self.tell(&update.name, stacks, update.stack, update.tid);
             return Turn::Both;
         }

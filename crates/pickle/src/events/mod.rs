@@ -199,6 +199,7 @@ struct Telling<'a> {
     next: usize,
     totals_up_to: usize,
     leads_to_end: bool,
+    is_reserved_known: bool,
 }
 
 impl<E> Log<'_, E> {
@@ -292,6 +293,7 @@ impl<E> Log<'_, E> {
             telling.push(Telling {
                 totals_up_to: totals_up_to(&doubts, &device.trace),
                 leads_to_end: doubts.leads_to_end,
+                is_reserved_known: doubts.is_reserved_known(),
                 ordinal,
                 device,
                 undone,
@@ -382,7 +384,9 @@ impl<E> Log<'_, E> {
             stream: entry.stream,
             block_size: sizes.map(|(size, _)| size),
             total_allocated: totals.map(|(allocated, _)| allocated),
-            total_reserved: totals.map(|(_, reserved)| reserved),
+            total_reserved: totals
+                .filter(|_| one.is_reserved_known)
+                .map(|(_, reserved)| reserved),
             pool: one.undone.pool_of((one.next, entry)),
         };
         self.push(PROCESS, stack, Body::Trace(trace))

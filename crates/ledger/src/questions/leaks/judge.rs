@@ -6,10 +6,10 @@
 use super::super::steps;
 use crate::event::Level;
 use crate::fast_hash::FastMap;
-use crate::growth::floor::{Floor, Row, WindowClock};
+use crate::growth::floor::{Floor, Row, WindowClock, largest_fall};
 use crate::growth::group::{Group, StackKey, UNIT};
 use crate::growth::trend::{self, Scale};
-use crate::growth::verdict::{self, largest_fall};
+use crate::growth::verdict;
 use crate::report::{Space, StepSource, Verdict};
 use crate::state::process::Process;
 use memscope_proto::v1;

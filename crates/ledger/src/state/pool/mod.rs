@@ -24,6 +24,7 @@ pub(crate) mod trace_ring;
 use crate::event::{PoolOom, PoolReport, TraceAction};
 use crate::fast_hash::FastMap;
 use crate::report::Space;
+use crate::state::device::Devices;
 use crate::state::driver::Driver;
 use crate::state::labels::LabelSet;
 use crate::state::membership::{GroupKey, Membership};
@@ -407,6 +408,20 @@ impl Pool {
         let requested = block.requested.get().unwrap_or(0);
         row.requested_bytes = row.requested_bytes.saturating_sub(requested);
         self.forget(addr);
+    }
+
+    /// Counts what was requested anew where blocks are pending: checkpoints once left those out.
+    pub(crate) fn recount_requested(&self, devices: &mut Devices) {
+        for row in devices.iter_mut() {
+            let Some(device) = row.ordinal.filter(|_| row.pool.pending_bytes > 0) else {
+                continue;
+            };
+            let blocks = self.blocks.iter().map(|(_, block)| block);
+            row.pool.requested_bytes = blocks
+                .filter(|block| block.device == device)
+                .filter_map(|block| block.requested.get())
+                .fold(0, u64::saturating_add);
+        }
     }
 
     pub(crate) fn forget(&mut self, addr: u64) {

@@ -322,6 +322,7 @@ impl Pool {
         row.pending_bytes = pending;
         (row.read.baseline_blocks, row.read.baseline_bytes) = old;
         (row.read.found_blocks, row.read.found_bytes) = found;
+        row.read.mixed &= found.0 > 0;
         row.totals.all_known(known);
     }
 
@@ -381,9 +382,13 @@ impl Pool {
     }
 
     fn born_late(&mut self, scene: &mut Scene<'_>, device: i32, trace: &PoolTrace) {
-        if let Some(mut block) = self.blocks.get(&trace.addr)
+        let found = self.blocks.get(&trace.addr);
+        // Of several entries before the reading the last one allocated the block that it shows.
+        let is_later =
+            found.is_some_and(|block| block.serial == 0 && block.born_ns < scene.time_ns);
+        if let Some(mut block) = found
             && (block.device, block.requested.get()) == (device, Some(trace.size))
-            && block.origin != Origin::Seen
+            && (block.origin != Origin::Seen || is_later)
         {
             if !block.pending {
                 let row = scene.devices.pool(device);

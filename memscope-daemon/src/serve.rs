@@ -1098,14 +1098,14 @@ fn traced_then(folded: &Replayed, process: ProcessHandle, until: Until) -> Resul
         Until::Unix(ns) => ns > ledger.unix_ns(detached_ns),
         Until::Event(_) => folded.end.boot_ns > detached_ns,
     };
-    let pid = ledger.summary(process).map_or(0, |one| one.facts.pid);
-    match is_over {
-        false => Ok(()),
-        true => Err(not_in_the_journal(&format!(
-            "lies after process {pid} was detached at {}: it was not traced then",
-            memscope_units::moment_ms(ledger.unix_ns(detached_ns))
-        ))),
+    if !is_over {
+        return Ok(());
     }
+    let pid = ledger.summary(process).map_or(0, |one| one.facts.pid);
+    Err(not_in_the_journal(&format!(
+        "lies after process {pid} was detached at {}: it was not traced then",
+        memscope_units::moment_ms(ledger.unix_ns(detached_ns))
+    )))
 }
 
 /// Refuses a question about a process of which nothing is kept any more, because it took too much memory.

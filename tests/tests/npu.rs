@@ -158,8 +158,8 @@ fn at_level_blocks() {
     torch.finish();
 }
 
-/// What torch_npu pickles says no times, and its sizes follow its own rule. As a recording it is what the process held at its end, and at its
-/// peak.
+/// What torch_npu pickles says no times, and its sizes follow its own rule. As a recording it has what the process held at its end
+/// and at its peak.
 #[test]
 fn pickles_are_recordings() {
     let folder = scratch();

@@ -32,24 +32,7 @@ impl Program {
         sim.attached = true;
         let mut ledger = attached(Level::Trace, true, sim.time);
         for id in [CACHE, STEP] {
-            let code = 0x1000 * id;
-            sim.emit(Body::Stack(Box::new(StackSeen {
-                id,
-                frames: vec![(code, code + 100)],
-                ..StackSeen::default()
-            })));
-            sim.emit(Body::Code(Box::new(CodeName {
-                code,
-                died: None,
-                name: "f".into(),
-                file: "train.py".into(),
-                first_line: id as u32,
-                origin: code + 100,
-                unit: 1,
-                entered_at: 0,
-                lines: vec![(0, id as u32)],
-                lines_cut: false,
-            })));
+            sim.line(id);
         }
         sim.feed(&mut ledger);
         Program {

@@ -37,25 +37,8 @@ impl Training {
     fn with(mut sim: Sim, from_start: bool) -> Training {
         sim.attached = true;
         let mut ledger = attached(Level::Trace, from_start, sim.time);
-        for (place, id) in [LEAK, OTHER, STEP, OTHER_STEP].into_iter().enumerate() {
-            let code = 0x1000 * (place as u64 + 1);
-            sim.emit(Body::Stack(Box::new(StackSeen {
-                id,
-                frames: vec![(code, code + 100)],
-                ..StackSeen::default()
-            })));
-            sim.emit(Body::Code(Box::new(CodeName {
-                code,
-                died: None,
-                name: "f".into(),
-                file: "train.py".into(),
-                first_line: id as u32,
-                origin: code + 100,
-                unit: 1,
-                entered_at: 0,
-                lines: vec![(0, id as u32)],
-                lines_cut: false,
-            })));
+        for id in [LEAK, OTHER, STEP, OTHER_STEP] {
+            sim.line(id);
         }
         sim.feed(&mut ledger);
         Training {

@@ -32,7 +32,7 @@ pub(crate) struct Held {
     is_certain: bool,
 }
 
-/// A segment.
+/// A segment of the pool, with what undoing and redoing a trace need to know of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Room {
     pub(crate) size: u64,
@@ -554,8 +554,7 @@ impl Undone {
         }
     }
 
-    /// Does what the entry with this number says. Returns the sizes of the block that it allocates: as handed out, and as
-    /// requested.
+    /// Does what the entry with this number says. Returns the sizes of the block that it allocates, as handed out and as requested.
     pub(crate) fn redo(
         &mut self,
         (number, entry): (usize, &Entry),

@@ -115,8 +115,7 @@ impl Snapshot {
     }
 
     /// Entries without a time before the first one that has a time get the nanoseconds before it; where no entry has a time, as in
-    /// what torch_npu writes, those before the end. So each of them has a moment of its own, after the state with which the trace
-    /// begins.
+    /// what torch_npu writes, those before the end. So each of them has a moment of its own, after the state at the trace's beginning.
     fn place_untimed(&mut self, written_ns: u64) {
         let end_ns = self.newest_ns().unwrap_or(written_ns);
         for device in self.devices.values_mut() {

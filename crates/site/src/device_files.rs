@@ -21,7 +21,8 @@ const OPENED: [&str; 6] = [
 const ASKED: [&str; 2] = ["nvidia", "renderD"];
 
 /// Whether a process has a device open: `Some(false)` if it surely has no device memory. `None` if there is no device in its `/dev`, if it
-/// may only have asked about devices, or if it cannot be looked at. What it opens meanwhile counts as not open, so whoever needs to see all of its calls must see them before asking.
+/// may only have asked about devices, or if it cannot be looked at. What it opens meanwhile counts as not open, so whoever needs to see all
+/// of its calls must see them before asking.
 pub fn has_device_open(pid: u32) -> Option<bool> {
     has_open(Path::new(&format!("/proc/{pid}")))
 }

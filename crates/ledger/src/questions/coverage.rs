@@ -6,7 +6,7 @@
 use crate::event::{CoverageNote, Level, ShedPart};
 use crate::questions::words;
 use crate::report::{RegionPool, Source};
-use crate::state::device::Refusal;
+use crate::state::device::{Device, Refusal};
 use crate::state::pool::reading::MOST;
 use crate::state::process::Process;
 use memscope_proto::v1;
@@ -237,12 +237,7 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
         let read = &row.pool.read;
         if read.count > 0 {
             if read.baseline_blocks > 0 {
-                known.push(format!(
-                    "{} in {} blocks on {}",
-                    memscope_units::bytes(read.baseline_bytes),
-                    read.baseline_blocks,
-                    words::device(row.ordinal)
-                ));
+                known.push(blocks_on(row, read.baseline_blocks, read.baseline_bytes));
             }
             continue;
         }
@@ -367,6 +362,12 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     say("inexact_after_loss", text);
 }
 
+/// So many blocks of a device, in words.
+fn blocks_on(row: &Device, blocks: u64, bytes: u64) -> String {
+    let (bytes, device) = (memscope_units::bytes(bytes), words::device(row.ordinal));
+    format!("{bytes} in {blocks} blocks on {device}")
+}
+
 /// Blocks that a reading shows and that were not seen to come.
 fn from_found(process: &Process, say: &mut impl FnMut(&str, String)) {
     // Nothing was lost there, and the file says what it has of a block.
@@ -379,12 +380,7 @@ fn from_found(process: &Process, say: &mut impl FnMut(&str, String)) {
         let read = &row.pool.read;
         mixed |= read.is_mixed();
         if read.found_blocks > 0 {
-            found.push(format!(
-                "{} in {} blocks on {}",
-                memscope_units::bytes(read.found_bytes),
-                read.found_blocks,
-                words::device(row.ordinal)
-            ));
+            found.push(blocks_on(row, read.found_blocks, read.found_bytes));
         }
     }
     if found.is_empty() {

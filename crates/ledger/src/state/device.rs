@@ -82,8 +82,7 @@ pub(crate) struct Read {
     pub(crate) refusal: Option<Refusal>,
     /// Everything that happened before this moment is contained in the newest reading; 0 before the first reading.
     pub(crate) until_ns: u64,
-    /// Number of live blocks that were there at the attach and that a reading has shown; `baseline_bytes` are their
-    /// rounded bytes.
+    /// Number of live blocks that were there at the attach and that a reading has shown; `baseline_bytes` is their size as handed out.
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,
     /// Number of live blocks that a reading has shown and that came in a gap; `found_bytes` are their rounded bytes.

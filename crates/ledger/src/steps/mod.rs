@@ -342,8 +342,8 @@ impl Steps {
         true
     }
 
-    /// A step of an optimizer begins. Returns what that means for steps: one ends where the optimizer's ends, and here only if that is not
-    /// seen.
+    /// A step of an optimizer begins. Returns what that means for steps: one ends where the optimizer's ends, and it ends here only if
+    /// that end is not seen.
     fn update_begins(&mut self, update: Update, ends: bool, stacks: &Stacks) -> Turn {
         let before = self.updates.iter().position(|one| one.tid == update.tid);
         let missed = before.map(|before| self.updates.remove(before));

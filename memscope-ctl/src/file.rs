@@ -4,8 +4,10 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::{self, cannot_print};
 use crate::progress::Progress;
+use crate::render::coverage;
 use crate::units;
 use memscope_dump::replaced;
+use memscope_proto::formats::Format;
 use memscope_proto::v1;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -128,17 +130,17 @@ fn cannot_write(path: &Path, source: io::Error) -> Failure {
     }
 }
 
-/// Writes the parts of a streamed file to `target` as they arrive. Returns what the last one says.
+/// Writes the parts of a streamed file to `target` as they arrive. Returns the last one, which is empty and says what is to be
+/// known of the file.
 pub(crate) async fn drain(
     client: &Client,
     mut chunks: Streaming<v1::ExportChunk>,
     target: &mut Target,
     progress: &mut Progress,
-) -> Result<Vec<String>, Failure> {
+) -> Result<v1::ExportChunk, Failure> {
     while let Some(chunk) = client.next(&mut chunks).await? {
-        // The last chunk is empty.
         if chunk.content.is_empty() {
-            return Ok(chunk.warnings);
+            return Ok(chunk);
         }
         target.write(&chunk.content)?;
         progress.reached(chunk.done, chunk.of, target.bytes());
@@ -148,18 +150,17 @@ pub(crate) async fn drain(
     })
 }
 
-/// Asks for an export and writes it to `target` as it arrives.
+/// Asks for an export and writes it to `target` as it arrives. Returns what is to be known of it.
 pub(crate) async fn export(
     client: &Client,
     question: v1::ExportRequest,
     target: &mut Target,
-) -> Result<(), Failure> {
+) -> Result<v1::ExportChunk, Failure> {
     let mut progress = Progress::start();
     let chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
         .await?;
-    drain(client, chunks, target, &mut progress).await?;
-    Ok(())
+    drain(client, chunks, target, &mut progress).await
 }
 
 /// Asks for the journal as a recording and writes it to `target` as it arrives. Returns what could not be read of it, in words.
@@ -173,26 +174,47 @@ pub(crate) async fn recorded_to(
             rpc.record(request).await
         })
         .await?;
-    drain(client, chunks, target, &mut progress).await
+    Ok(drain(client, chunks, target, &mut progress).await?.warnings)
 }
 
-/// Completes the file and reports its path and size to the user. Returns the path, as [`Target::finish`] does.
-pub(crate) fn told(target: Target, pid: u32, json: bool) -> Result<Option<PathBuf>, Failure> {
+/// Completes the file and reports its path and size to the user, the moment that it describes, and what limits its numbers.
+pub(crate) fn told(
+    target: Target,
+    pid: u32,
+    format: Option<&Format>,
+    last: v1::ExportChunk,
+    json: bool,
+) -> Result<(), Failure> {
     let bytes = target.bytes();
     let Some(path) = target.finish()? else {
-        return Ok(None);
+        // The file itself went where this would go.
+        for note in &last.coverage {
+            output::note(&format!("{}: {}", note.code, note.text));
+        }
+        return Ok(());
     };
+    let file = path.display().to_string();
     if json {
-        output::json(&Written {
+        return output::json(&Written {
             pid,
-            file: path.display().to_string(),
+            file,
             bytes,
-        })?;
-    } else {
-        let size = units::exact_bytes(Some(bytes));
-        output::text(&format!("Wrote {}, {size}.\n", path.display()))?;
+            // A daemon of an earlier release does not say it.
+            as_of: (last.as_of > 0).then_some(last.as_of),
+            coverage: last.coverage,
+        });
     }
-    Ok(Some(path))
+    let size = units::exact_bytes(Some(bytes));
+    let as_of = match last.as_of {
+        0 => String::new(),
+        as_of => format!(", as of {}", units::moment(as_of)),
+    };
+    let mut text = format!("Wrote {file}, {size}{as_of}.\n");
+    if let Some(format) = format.filter(|format| !format.open.is_empty()) {
+        text.push_str(&format!("{}\n", format.open.replace("FILE", &file)));
+    }
+    text.push_str(&coverage(&last.coverage));
+    output::text(&text)
 }
 
 #[derive(Serialize)]
@@ -200,4 +222,6 @@ struct Written {
     pid: u32,
     file: String,
     bytes: u64,
+    as_of: Option<u64>,
+    coverage: Vec<v1::CoverageNote>,
 }

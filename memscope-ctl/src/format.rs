@@ -66,15 +66,6 @@ pub(crate) fn not_for_a_terminal(
     Ok(())
 }
 
-/// Prints how to open a written file, where the format has a text for that.
-pub(crate) fn say_how_to_open(format: &Format, file: &Path) -> Result<(), Failure> {
-    if format.open.is_empty() {
-        return Ok(());
-    }
-    let file = file.display().to_string();
-    output::text(&format!("{}\n", format.open.replace("FILE", &file)))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

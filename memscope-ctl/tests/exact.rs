@@ -63,6 +63,36 @@ fn strict_writes_no_file_that_is_not_exact() {
     assert!(file.exists());
 }
 
+/// A file cannot always carry what limits its numbers, so whoever asks for it is told: beneath the file's name, in the JSON
+/// document, or on standard error where the file itself is printed.
+#[test]
+fn whoever_writes_a_file_is_told_what_limits_it() {
+    let server = noted(&["attached_late"]);
+    let deep = "stacks_reduced: Some stacks are deeper than what is taken of them.";
+    for (command, name, said) in [
+        ("snapshot", "s.pickle", "attached_late: it is attached_late"),
+        ("flamegraph", "s.folded", deep),
+    ] {
+        let file = server.folder.path().join(name);
+        let path = file.to_str().unwrap();
+        let answer = server.ctl(&[command, "-o", path]);
+        assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+        has(&answer, ", as of 20");
+        has(&answer, &format!("What these numbers do not show {said}"));
+        let json = server.ctl(&[command, "-o", path, "--json"]).json();
+        let code = json["coverage"][0]["code"].as_str().unwrap();
+        assert!(said.starts_with(code), "{json:#}");
+        assert!(json["as_of"].as_u64().unwrap() > 0, "{json:#}");
+        let printed = server.ctl(&[command]);
+        assert_eq!(printed.code, 0);
+        assert_eq!(printed.err, format!("memscope-ctl: {said}\n"));
+    }
+    // Where nothing limits it, nothing is said.
+    let server = noted(&[]);
+    let answer = server.ctl(&["snapshot"]);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+}
+
 /// A report has more in it than the snapshot of a moment that it begins with: peaks, and what happened over time.
 #[test]
 fn a_report_of_a_process_can_be_strict() {

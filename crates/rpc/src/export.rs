@@ -3,8 +3,8 @@
 use crate::daemon::RecordingWriter;
 use crate::under_way::UnderWay;
 use memscope_export::Progress;
-use memscope_ledger::report::SnapshotReport;
-use memscope_proto::v1::ExportChunk;
+use memscope_ledger::report::{AsOf, SnapshotReport};
+use memscope_proto::v1::{CoverageNote, ExportChunk};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,22 +23,36 @@ pub type Exporter =
 
 pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 
-/// Runs `work` on its own thread. Its writes wait while the client is slow, and fail when the client is gone.
+/// The moment that a file describes, and what limits its numbers.
+pub(crate) type Described = (AsOf, Vec<CoverageNote>);
+
+/// Runs `work` on its own thread. Its writes wait while the client is slow, and fail when the client is gone. The last chunk has
+/// what `work` says of the file.
 pub(crate) fn stream(
     under_way: UnderWay,
-    work: impl FnOnce(&mut dyn Write, Progress<'_>) -> io::Result<()> + Send + 'static,
+    work: impl FnOnce(&mut dyn Write, Progress<'_>) -> io::Result<Described> + Send + 'static,
 ) -> ChunkStream {
     chunks(under_way, move |writer| {
         let reached = Arc::clone(&writer.reached);
         let tell = |done, of| reached.set(done, of);
-        work(writer, &tell).map_err(unwritable)?;
-        Ok(Vec::new())
+        let (as_of, coverage) = work(writer, &tell).map_err(unwritable)?;
+        Ok(ExportChunk {
+            coverage,
+            as_of: as_of.unix_ns,
+            ..ExportChunk::default()
+        })
     })
 }
 
 /// The same for a recording. What could not be read for it is in the last chunk.
 pub(crate) fn recording(under_way: UnderWay, write: RecordingWriter) -> ChunkStream {
-    chunks(under_way, move |writer| write(writer).map_err(unwritable))
+    chunks(under_way, move |writer| {
+        let warnings = write(writer).map_err(unwritable)?;
+        Ok(ExportChunk {
+            warnings,
+            ..ExportChunk::default()
+        })
+    })
 }
 
 fn unwritable(error: io::Error) -> Status {
@@ -51,7 +65,7 @@ fn unwritable(error: io::Error) -> Status {
 pub(crate) fn pass_on(under_way: UnderWay, mut content: Box<dyn Read + Send>) -> ChunkStream {
     chunks(under_way, move |writer| {
         match io::copy(&mut content, writer) {
-            Ok(_) => Ok(Vec::new()),
+            Ok(_) => Ok(ExportChunk::default()),
             Err(error) => Err(Status::internal(format!(
                 "the snapshot cannot be read: {error} — is the daemon's disk in order?"
             ))),
@@ -59,10 +73,11 @@ pub(crate) fn pass_on(under_way: UnderWay, mut content: Box<dyn Read + Send>) ->
     })
 }
 
-/// The request counts as under way until the thread has ended, which may be after the client has gone.
+/// Sends what `write` writes, and then the last chunk, which it returns. The request counts as under way until the thread has
+/// ended, which may be after the client has gone.
 fn chunks(
     under_way: UnderWay,
-    write: impl FnOnce(&mut ChunkWriter) -> Result<Vec<String>, Status> + Send + 'static,
+    write: impl FnOnce(&mut ChunkWriter) -> Result<ExportChunk, Status> + Send + 'static,
 ) -> ChunkStream {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
@@ -74,12 +89,7 @@ fn chunks(
         };
         let end = match write(&mut writer) {
             // A flush fails only if the client is gone: then nobody waits for the end.
-            Ok(warnings) => writer.flush().ok().map(|()| {
-                Ok(ExportChunk {
-                    warnings,
-                    ..ExportChunk::default()
-                })
-            }),
+            Ok(last) => writer.flush().ok().map(|()| Ok(last)),
             Err(status) => {
                 tracing::warn!(error = status.message(), "an export ended early");
                 Some(Err(status))
@@ -136,7 +146,7 @@ impl Write for ChunkWriter {
                 content,
                 done: self.reached.done.load(Ordering::Relaxed),
                 of: self.reached.of.load(Ordering::Relaxed),
-                warnings: Vec::new(),
+                ..ExportChunk::default()
             }))
             .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
     }

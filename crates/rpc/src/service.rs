@@ -653,7 +653,8 @@ impl Memscope for Service {
                 drop(turn);
                 let stream = export::stream(under_way, move |out, _| {
                     let report = answer.report();
-                    Ok(write(&report, asked.view, question.differential, out)?)
+                    write(&report, asked.view, question.differential, out)?;
+                    Ok((report.as_of, report.coverage))
                 });
                 return Ok(Response::new(stream));
             }
@@ -671,9 +672,12 @@ impl Memscope for Service {
         strict.check(kind, &report.coverage)?;
         let instead = self.options.exporter.clone();
         let instead = instead.filter(|_| format.wire == v1::ExportFormat::MemoryViz);
-        let stream = export::stream(under_way, move |out, tell| match instead {
-            Some(exporter) => exporter(&report, out, tell),
-            None => Ok(write(&report, out, tell)?),
+        let stream = export::stream(under_way, move |out, tell| {
+            match instead {
+                Some(exporter) => exporter(&report, out, tell)?,
+                None => write(&report, out, tell)?,
+            }
+            Ok((report.as_of, report.coverage.clone()))
         });
         Ok(Response::new(stream))
     }

@@ -60,11 +60,8 @@ impl Run for Snapshot {
             at: self.at.clone(),
             ..v1::ExportRequest::default()
         };
-        export(client, question, &mut target).await?;
-        let written = told(target, pid, session.global.json)?;
-        if let Some(path) = written.filter(|_| !session.global.json) {
-            format::say_how_to_open(format, &path)?;
-        }
+        let last = export(client, question, &mut target).await?;
+        told(target, pid, Some(format), last, session.global.json)?;
         Ok(Exit::Done)
     }
 }

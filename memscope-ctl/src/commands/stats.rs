@@ -181,6 +181,7 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
     let count = |value: u64| grouped(value);
     let blocks = Known::of(notes, &["blocks"]);
     let history = Known::of(notes, &["history"]);
+    let failures = Known::of(notes, &["history", "failures"]);
     let driver = Known::of(notes, &["driver"]);
     let totals = |device: &v1::DeviceStats| totals_of(device, notes);
     let of = |bytes: &Option<v1::DriverBytes>| match bytes {
@@ -236,7 +237,7 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
         ("allocations", &|d| history.say(count(d.alloc_count))),
         ("frees", &|d| history.say(count(d.free_count))),
         ("frees of unknown blocks", &|d| count(d.orphan_free_count)),
-        ("out of memory", &|d| history.say(count(d.oom_count))),
+        ("out of memory", &|d| failures.say(count(d.oom_count))),
         ("totals taken over", &|d| count(d.resync_count)),
         ("segments", &|d| {
             d.segments.map_or_else(units::unknown, grouped)

@@ -182,7 +182,7 @@ interface Alarm {
 
 /** How often it ran out of memory, as exactly as it is known. */
 function times(count: number, stats: StatsAnswer | null): string | undefined {
-  const known = knownOf(stats?.coverage, "history");
+  const known = knownOf(stats?.coverage, "history", "failures");
   if (count === 0) return undefined;
   if (known === "not") return "how often it ran out of memory is not known";
   return `it ran out of memory ${known === "exactly" && count === 1 ? "once" : `${say(known, grouped(count))} times`}`;
@@ -532,6 +532,7 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
   if (!stats) return null;
   const blocks = knownOf(stats.coverage, "blocks");
   const history = knownOf(stats.coverage, "history");
+  const failures = knownOf(stats.coverage, "history", "failures");
   if (stats.devices.length === 0)
     return (
       <p>
@@ -577,12 +578,12 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
             <Fact
               name="ran out of memory"
               value={
-                history === "exactly" && Number(device.oom_count) === 1 ? (
+                failures === "exactly" && Number(device.oom_count) === 1 ? (
                   "once"
                 ) : (
                   <>
-                    <Count of={device.oom_count} known={history} />
-                    {history === "not" ? "" : " times"}
+                    <Count of={device.oom_count} known={failures} />
+                    {failures === "not" ? "" : " times"}
                   </>
                 )
               }

@@ -31,7 +31,7 @@ function Failures({ id }: { id: number }): JSX.Element {
   const answer = stats.value.answer;
   const failed = at === null ? failures(id, node, pool.value.answer) : (pool.value.answer?.failed_allocations ?? []);
   const count = answer?.devices.reduce((sum, device) => sum + Number(device.oom_count), 0) ?? 0;
-  const history = knownOf(answer?.coverage, "history");
+  const history = knownOf(answer?.coverage, "history", "failures");
   // What is free is told by the blocks that are known: with some of them missing it is not known, and nothing follows from it.
   const room = onlyIf(knownOf(pool.value.answer?.coverage, "totals", "blocks"));
   return (

@@ -29,11 +29,13 @@ pub enum Affects {
     Regions,
     /// Which groups of blocks grow.
     Growth,
+    /// How often memory ran out.
+    Failures,
 }
 
 impl Affects {
     /// All kinds.
-    pub const ALL: [Affects; 10] = [
+    pub const ALL: [Affects; 11] = [
         Affects::Totals,
         Affects::Blocks,
         Affects::Layout,
@@ -44,6 +46,7 @@ impl Affects {
         Affects::Driver,
         Affects::Regions,
         Affects::Growth,
+        Affects::Failures,
     ];
 
     /// The word for it in answers.
@@ -59,6 +62,7 @@ impl Affects {
             Affects::Driver => "driver",
             Affects::Regions => "regions",
             Affects::Growth => "growth",
+            Affects::Failures => "failures",
         }
     }
 }
@@ -97,7 +101,7 @@ impl Effect {
 /// users, and a test compares the two.
 pub const EFFECTS: &[(&[&str], Effect)] = {
     use Affects::{
-        Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
+        Blocks, Driver, Failures, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
     };
     &[
         // These notes only explain something; all numbers are exact.
@@ -221,9 +225,10 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         // Particular numbers of the pool and of the driver.
         (&["rounded_size_unknown"], Effect::at_least(&[Blocks])),
         (
-            &["failures_full", "oom_unseen", "sizes_untold"],
-            Effect::at_least(&[History]),
+            &["failures_full", "oom_unseen"],
+            Effect::at_least(&[Failures]),
         ),
+        (&["sizes_untold"], Effect::at_least(&[History])),
         (
             &["layout_not_read", "pool_ids_unknown"],
             Effect::either_way(&[Layout, Segments]),
@@ -330,10 +335,11 @@ impl Answer {
     /// The kinds of numbers that it contains.
     pub fn depends_on(self) -> &'static [Affects] {
         use Affects::{
-            Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
+            Blocks, Driver, Failures, Growth, History, Layout, Regions, Segments, Stacks, Steps,
+            Totals,
         };
         match self {
-            Answer::Stats => &[Totals, Blocks, History, Driver, Regions],
+            Answer::Stats => &[Totals, Blocks, History, Driver, Regions, Failures],
             Answer::Leaks => &[Blocks, Growth, Stacks, Steps],
             Answer::Fluctuation => &[Totals, History],
             Answer::Steps => &[Totals, History, Steps],

@@ -15,7 +15,7 @@ const FLOOR_STEPS: usize = 20;
 /// Devices of which a process's steps have rows, where that is not known.
 const DEVICES: usize = 8;
 /// Kinds of notes by which numbers of the past are not whole, and peaks are all the same.
-const NOT_OF_PEAKS: [&str; 3] = ["trace_shed", "failures_full", "import_no_trace"];
+const NOT_OF_PEAKS: [&str; 2] = ["trace_shed", "import_no_trace"];
 /// Lines of a rank that are compared: those that hold most.
 const LINES: u32 = 50;
 /// Lines whose growth is added up.

@@ -90,7 +90,7 @@ impl Run for Steps {
         if is_kempner {
             return self.kempner(&client, &answer).await;
         }
-        if let Some(target) = self.snapshot(&client, answer.pid).await? {
+        if let Some((target, _)) = self.snapshot(&client, answer.pid).await? {
             target.finish()?;
         }
         session.show(&answer, text)
@@ -102,8 +102,12 @@ impl Steps {
         self.format == "kempner"
     }
 
-    /// Writes the snapshot of the end of a step, where one is asked for, and returns where it is.
-    async fn snapshot(&self, client: &Client, pid: u32) -> Result<Option<Target>, Failure> {
+    /// Writes the snapshot of the end of a step, where one is asked for, and returns where it is and what is to be known of it.
+    async fn snapshot(
+        &self,
+        client: &Client,
+        pid: u32,
+    ) -> Result<Option<(Target, v1::ExportChunk)>, Failure> {
         let Some(step) = self.snapshot_step else {
             return Ok(None);
         };
@@ -122,8 +126,8 @@ impl Steps {
             }),
             ..v1::ExportRequest::default()
         };
-        export(client, question, &mut target).await?;
-        Ok(Some(target))
+        let last = export(client, question, &mut target).await?;
+        Ok(Some((target, last)))
     }
 
     /// What KempnerForge's monitor does in a program.
@@ -141,10 +145,17 @@ impl Steps {
         for line in kempner::lines(&answer.rows, device, every, last, total) {
             output::text(&format!("{line}\n"))?;
         }
-        if let Some(target) = self.snapshot(client, pid).await? {
-            crate::file::told(target, pid, false)?;
+        let mut notes = answer.coverage.clone();
+        if let Some((target, mut last)) = self.snapshot(client, pid).await? {
+            let of_file = std::mem::take(&mut last.coverage);
+            notes.extend(
+                of_file
+                    .into_iter()
+                    .filter(|note| !answer.coverage.contains(note)),
+            );
+            crate::file::told(target, pid, None, last, false)?;
         }
-        output::text(&coverage(&answer.coverage))?;
+        output::text(&coverage(&notes))?;
         Ok(Exit::Done)
     }
 }

@@ -11,6 +11,7 @@ from google.protobuf import symbol_database as _symbol_database
 _sym_db = _symbol_database.Default()
 
 
+from memscope.v1 import process_pb2 as memscope_dot_v1_dot_process__pb2
 from memscope.v1 import snapshot_pb2 as memscope_dot_v1_dot_snapshot__pb2
 from memscope.v1 import stacks_pb2 as memscope_dot_v1_dot_stacks__pb2
 try:
@@ -19,7 +20,7 @@ except AttributeError:
   memscope_dot_v1_dot_frame__pb2 = memscope_dot_v1_dot_stacks__pb2.memscope.v1.frame_pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18memscope/v1/export.proto\x12\x0bmemscope.v1\x1a\x1amemscope/v1/snapshot.proto\x1a\x18memscope/v1/stacks.proto\"\xe1\x01\n\rExportRequest\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12)\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x19.memscope.v1.ExportFormat\x12$\n\x02\x61t\x18\x03 \x01(\x0b\x32\x13.memscope.v1.MomentH\x00\x88\x01\x01\x12&\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x13.memscope.v1.MomentH\x01\x88\x01\x01\x12$\n\x04view\x18\x05 \x01(\x0b\x32\x16.memscope.v1.StackView\x12\x14\n\x0c\x64ifferential\x18\x06 \x01(\x08\x42\x05\n\x03_atB\x07\n\x05_from\"\x0f\n\rRecordRequest\"J\n\x0b\x45xportChunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\n\n\x02of\x18\x03 \x01(\x04\x12\x10\n\x08warnings\x18\x04 \x03(\t*\xa9\x02\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45XPORT_FORMAT_MEMORY_VIZ\x10\x01\x12\x1a\n\x16\x45XPORT_FORMAT_PERFETTO\x10\x02\x12\x16\n\x12\x45XPORT_FORMAT_HTML\x10\x03\x12\x1c\n\x18\x45XPORT_FORMAT_FLAMEGRAPH\x10\x04\x12\x18\n\x14\x45XPORT_FORMAT_FOLDED\x10\x05\x12\x17\n\x13\x45XPORT_FORMAT_PPROF\x10\x06\x12\x1c\n\x18\x45XPORT_FORMAT_SPEEDSCOPE\x10\x07\x12\x16\n\x12\x45XPORT_FORMAT_JSON\x10\x08\x12!\n\x1d\x45XPORT_FORMAT_MEMORY_VIZ_JSON\x10\tB\x16Z\x14memscope/v1;memscopeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18memscope/v1/export.proto\x12\x0bmemscope.v1\x1a\x19memscope/v1/process.proto\x1a\x1amemscope/v1/snapshot.proto\x1a\x18memscope/v1/stacks.proto\"\xe1\x01\n\rExportRequest\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12)\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x19.memscope.v1.ExportFormat\x12$\n\x02\x61t\x18\x03 \x01(\x0b\x32\x13.memscope.v1.MomentH\x00\x88\x01\x01\x12&\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x13.memscope.v1.MomentH\x01\x88\x01\x01\x12$\n\x04view\x18\x05 \x01(\x0b\x32\x16.memscope.v1.StackView\x12\x14\n\x0c\x64ifferential\x18\x06 \x01(\x08\x42\x05\n\x03_atB\x07\n\x05_from\"\x0f\n\rRecordRequest\"\x86\x01\n\x0b\x45xportChunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\n\n\x02of\x18\x03 \x01(\x04\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12+\n\x08\x63overage\x18\x05 \x03(\x0b\x32\x19.memscope.v1.CoverageNote\x12\r\n\x05\x61s_of\x18\x06 \x01(\x04*\xa9\x02\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45XPORT_FORMAT_MEMORY_VIZ\x10\x01\x12\x1a\n\x16\x45XPORT_FORMAT_PERFETTO\x10\x02\x12\x16\n\x12\x45XPORT_FORMAT_HTML\x10\x03\x12\x1c\n\x18\x45XPORT_FORMAT_FLAMEGRAPH\x10\x04\x12\x18\n\x14\x45XPORT_FORMAT_FOLDED\x10\x05\x12\x17\n\x13\x45XPORT_FORMAT_PPROF\x10\x06\x12\x1c\n\x18\x45XPORT_FORMAT_SPEEDSCOPE\x10\x07\x12\x16\n\x12\x45XPORT_FORMAT_JSON\x10\x08\x12!\n\x1d\x45XPORT_FORMAT_MEMORY_VIZ_JSON\x10\tB\x16Z\x14memscope/v1;memscopeb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'memscope.v1.export_pb2', globals())
@@ -27,12 +28,12 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   DESCRIPTOR._serialized_options = b'Z\024memscope/v1;memscope'
-  _EXPORTFORMAT._serialized_start=417
-  _EXPORTFORMAT._serialized_end=714
-  _EXPORTREQUEST._serialized_start=96
-  _EXPORTREQUEST._serialized_end=321
-  _RECORDREQUEST._serialized_start=323
-  _RECORDREQUEST._serialized_end=338
-  _EXPORTCHUNK._serialized_start=340
-  _EXPORTCHUNK._serialized_end=414
+  _EXPORTFORMAT._serialized_start=505
+  _EXPORTFORMAT._serialized_end=802
+  _EXPORTREQUEST._serialized_start=123
+  _EXPORTREQUEST._serialized_end=348
+  _RECORDREQUEST._serialized_start=350
+  _RECORDREQUEST._serialized_end=365
+  _EXPORTCHUNK._serialized_start=368
+  _EXPORTCHUNK._serialized_end=502
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from memscope.v1 import process_pb2 as _process_pb2
 from memscope.v1 import snapshot_pb2 as _snapshot_pb2
 from memscope.v1 import stacks_pb2 as _stacks_pb2
 import builtins as _builtins
@@ -150,15 +151,23 @@ class ExportChunk(_message.Message):
     DONE_FIELD_NUMBER: _builtins.int
     OF_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    COVERAGE_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     content: _builtins.bytes
     """The bytes; an empty chunk ends the file, and without it the file is not whole."""
     done: _builtins.int
     """How much of the work is done, of `of` parts. Of formats that do not say it, 0."""
     of: _builtins.int
     """The parts: blocks and trace entries."""
+    as_of: _builtins.int
+    """With it too: the moment that the file describes, nanoseconds since 1970."""
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """With the last chunk of a recording: what could not be read of the journal, or is missing in it, in words."""
+
+    @_builtins.property
+    def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:
+        """With the last chunk of what a process holds: what limits the numbers in the file."""
 
     def __init__(
         self,
@@ -167,10 +176,12 @@ class ExportChunk(_message.Message):
         done: _builtins.int = ...,
         of: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        coverage: _abc.Iterable[_process_pb2.CoverageNote] | None = ...,
+        as_of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "done", b"done", "of", b"of", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "content", b"content", "coverage", b"coverage", "done", b"done", "of", b"of", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

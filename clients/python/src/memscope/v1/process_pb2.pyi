@@ -197,7 +197,8 @@ class CoverageNote(_message.Message):
     @_builtins.property
     def affects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is not exact because of it: `totals`, `blocks`, `layout` (streams and segments of earlier moments), `segments`
-        (those of now), `history` (counts, peaks, courses), `stacks`, `steps`, `driver`, `regions`, `growth`. None: it only explains.
+        (those of now), `history` (counts, peaks, courses), `stacks`, `steps`, `driver`, `regions`, `growth`,
+        `failures` (how often memory ran out). None: it only explains.
         """
 
     def __init__(

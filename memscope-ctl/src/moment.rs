@@ -2,7 +2,7 @@
 
 use memscope_proto::v1::{self, moment::Moment as Wire};
 
-/// Parses `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, `mark:NAME`, `peak`, or `peak:DEVICE`. The
+/// Parses `now`, `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, `mark:NAME`, `peak`, or `peak:DEVICE`. The
 /// daemon finds out which mark a name means, because names may contain any character (also `#`).
 pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     let moment = if let Some(age) = text.strip_prefix('-') {
@@ -25,6 +25,8 @@ pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
             return Err("write mark:NAME, with a name as marks shows it".to_owned());
         }
         Wire::Mark(name.to_owned())
+    } else if text == "now" {
+        Wire::AgoNs(0)
     } else if text == "peak" {
         Wire::Peak(v1::Peak { device: None })
     } else if let Some(device) = text.strip_prefix("peak:") {
@@ -38,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
         Wire::UnixNs(text.parse().map_err(|e| format!("{e}"))?)
     } else {
         let time: jiff::Timestamp = text.parse().map_err(|e| {
-            format!("{e}; write -5m, 2026-11-20T08:30:00Z, event:NUMBER, step:NUMBER, mark:NAME, or peak")
+            format!("{e}; write now, -5m, 2026-11-20T08:30:00Z, event:NUMBER, step:NUMBER, mark:NAME, or peak")
         })?;
         let ns = u64::try_from(time.as_nanosecond())
             .map_err(|_| "a time before 1970 is in no journal".to_owned())?;
@@ -60,6 +62,7 @@ mod tests {
     #[test]
     fn reads_every_form_and_refuses_the_rest() {
         assert_eq!(wire("-5m"), Some(Wire::AgoNs(300_000_000_000)));
+        assert_eq!(wire("now"), Some(Wire::AgoNs(0)));
         assert_eq!(wire("-500ms"), Some(Wire::AgoNs(500_000_000)));
         assert_eq!(wire("event:12"), Some(Wire::Event(12)));
         assert_eq!(

@@ -215,6 +215,8 @@ export interface StepSummary {
   count: Maybe<Int>;
   median_ns: Maybe<Int>;
   evidence: string;
+  /** Time since the last step, where that is unusually long; not there from a daemon that is too old to tell. */
+  quiet_ns?: Maybe<Int>;
 }
 export interface LeaksAnswer extends Answered {
   groups: LeakGroup[];

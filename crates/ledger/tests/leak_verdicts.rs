@@ -658,6 +658,80 @@ fn a_program_that_starts_is_left_alone() {
     }
 }
 
+/// A program that waits gives nothing back, and nothing shows that its growth has ended: what its steps have shown stands. That ends when
+/// the program has allocated as often as in its steps without keeping more, or keeps more at another line.
+#[test]
+fn a_leak_stands_while_the_program_waits() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    for id in [7, 8, 9] {
+        sim.line(id);
+    }
+    let Body::Call(mut free) = call("cudaMemGetInfo", CallOp::MemInfo, 0, 0) else {
+        unreachable!()
+    };
+    (free.device, free.size, free.extra) = (Some(0), 80 << 30, 1 << 30);
+    let ask = |ledger: &memscope_ledger::Ledger, at| {
+        let asked = LeaksRequest::default();
+        ledger.ask(&[P], as_of(at), &asked).unwrap()
+    };
+    let of = |report: &v1::LeaksResponse| -> Vec<u32> {
+        let lines = report.lines.iter();
+        let growing = lines.filter(|line| line.verdict() == v1::Verdict::Growing);
+        let line = |line: &v1::LeakLine| line.line.as_ref().unwrap().line;
+        growing.map(line).collect()
+    };
+    fn work(sim: &mut Sim, keeps: Option<u64>) {
+        sim.stack = StackRef::Id(8);
+        for _ in 0..4 {
+            let temporary = sim.alloc(0, 0, 4 * MIB);
+            sim.time += 50 * MS;
+            sim.free(temporary, false);
+        }
+        if let Some(line) = keeps {
+            sim.stack = StackRef::Id(line);
+            sim.alloc(0, 0, 65_536);
+        }
+    }
+    for _ in 0..200 {
+        work(&mut sim, Some(7));
+        sim.emit(update(MarkKind::Begin, "AdamW"));
+        sim.emit(update(MarkKind::End, "AdamW"));
+    }
+    sim.emit(Body::Call(free));
+    sim.feed(&mut ledger);
+    let before = ask(&ledger, sim.time);
+    assert_eq!(of(&before), [7]);
+    assert_eq!(before.steps.unwrap().quiet_ns, None);
+    assert!(before.seconds_to_full.is_some());
+
+    sim.time += 50 * SECOND;
+    let waits = ask(&ledger, sim.time);
+    assert_eq!(of(&waits), [7]);
+    assert_eq!(waits.steps.unwrap().quiet_ns, Some(50 * SECOND));
+    assert_eq!(waits.lines[0].growth_bytes_per_step, Some(65_536.0));
+    // In its steps it grew by five blocks a second; by now it has waited for longer than they took.
+    let rate = waits.lines[0].growth_bytes_per_s;
+    assert!(rate > 65_536.0 && rate < 65_536.0 * 3.0, "{rate}");
+    assert_eq!(waits.seconds_to_full, None, "nothing is filled meanwhile");
+
+    let mut keeps = ledger.clone();
+    // It validates.
+    (0..150).for_each(|_| work(&mut sim, None));
+    sim.feed(&mut ledger);
+    assert_eq!(of(&ask(&ledger, sim.time)), [7]);
+    // It works on without steps, and keeps no more.
+    (0..2000).for_each(|_| work(&mut sim, None));
+    sim.feed(&mut ledger);
+    assert_eq!(of(&ask(&ledger, sim.time)), [0u32; 0]);
+
+    // The same program goes on without steps from where it waited, and keeps more at another line.
+    sim.time -= 2150 * 200 * MS;
+    (0..1500).for_each(|_| work(&mut sim, Some(9)));
+    sim.feed(&mut keeps);
+    assert_eq!(of(&ask(&keeps, sim.time)), [9]);
+}
+
 #[test]
 fn losses_do_not_look_like_leaks() {
     let (ledger, program) = run(Mode::Calibrated, 20, 600, |p, i| {

@@ -476,6 +476,53 @@ fn the_first_free_tells_the_total_before_it() {
     );
 }
 
+/// PyTorch was loaded after the attach, and had allocated before the probes were in it, as when the daemon was held up: that came
+/// after the attach, and counts and peaks lack it.
+#[test]
+fn what_a_pool_had_before_its_late_probes_is_no_baseline() {
+    let placed = |pool_seen, before_first_memory| {
+        Body::Placed(Box::new(Placement {
+            sites: 3,
+            pool_seen,
+            before_first_memory,
+            ..Placement::default()
+        }))
+    };
+    // Whether the driver's probes were there before the first device was opened changes nothing.
+    for opened_later in [None, Some(true)] {
+        let mut sim = Sim::new(Mode::Reports);
+        sim.attached = false;
+        let mut ledger = Ledger::new(memscope_ledger::LedgerConfig::default());
+        let facts = Body::Attached(facts(42, Level::Blocks, true));
+        for body in [
+            facts,
+            Body::Backend(Backend::Native),
+            placed(false, opened_later),
+        ] {
+            ledger.apply(&event(P, sim.time, body));
+        }
+        let _kept = sim.alloc(0, 0, 10 * MIB);
+        ledger.apply(&event(P, sim.time, placed(true, opened_later)));
+        sim.attached = true;
+        sim.alloc(0, 0, 512);
+        sim.feed(&mut ledger);
+        let report = stats(&ledger);
+        let note = report.coverage.iter().find(|n| n.code == "probed_late");
+        let note = note.expect("its first event shows it");
+        assert!(
+            note.text
+                .starts_with("10.00 MiB on device 0 were allocated after the attach"),
+            "{}",
+            note.text
+        );
+        assert!(note.lower_bound && note.affects.contains(&"history".to_owned()));
+        for code in ["attached_late", "baseline_read"] {
+            assert!(!has_note(&report.coverage, code), "{:#?}", report.coverage);
+        }
+        assert_eq!(device(&ledger, 0).allocated_bytes, Some(10 * MIB + 512));
+    }
+}
+
 #[test]
 fn an_oom_told_twice_is_one() {
     let mut sim = Sim::new(Mode::Uncalibrated);

@@ -14,7 +14,11 @@ pub(crate) fn summary(summary: &v1::StepSummary) -> String {
         .map(|time| format!(", {} each", nanoseconds(time)))
         .unwrap_or_default();
     let steps = if count == 1 { "step" } else { "steps" };
-    format!("{} {steps}{each}: {evidence}.\n", grouped(count))
+    let quiet = summary
+        .quiet_ns
+        .map(|time| format!(" The last one ended {} ago.", nanoseconds(time)));
+    let quiet = quiet.unwrap_or_default();
+    format!("{} {steps}{each}: {evidence}.{quiet}\n", grouped(count))
 }
 
 /// `train.py:42 (forward)`.

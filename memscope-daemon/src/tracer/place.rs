@@ -27,6 +27,7 @@ impl Tracer {
         traced.slot.tell_mappings();
         let level = traced.options.level;
         let before = traced.look_again.take();
+        let saw_pool = traced.sees_pool();
         let again = match self.resolve(pid, level) {
             Ok(resolved) => {
                 if let Err(error) = self.place(pid, &resolved) {
@@ -53,8 +54,16 @@ impl Tracer {
                 true
             }
         };
-        if again && let Some(traced) = self.traced.get_mut(&pid) {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return;
+        };
+        if again {
             traced.look_again = Some(LookAgain::after(before));
+        }
+        if !saw_pool && traced.sees_pool() {
+            // The allocator has mostly not begun yet. Where it was quicker than the probes, a reading tells what it holds.
+            self.read_backend(pid);
+            self.start_reading(pid);
         }
     }
 

@@ -101,7 +101,13 @@ function Evidence({ id }: { id: number }): JSX.Element {
           ) : (
             <>Nothing is known to grow, after {nanoseconds(answer.watched_ns)}.</>
           )}
-          {answer.steps && <span class="quiet"> Steps: {answer.steps.evidence}.</span>}
+          {answer.steps && (
+            <span class="quiet">
+              {" "}
+              Steps: {answer.steps.evidence}.
+              {answer.steps.quiet_ns != null && ` The last one ended ${nanoseconds(answer.steps.quiet_ns)} ago.`}
+            </span>
+          )}
         </p>
       )}
       {answer?.together && (

@@ -126,6 +126,11 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             ],
             Effect::NOTHING,
         ),
+        // Allocations that came and went before the probes are in no count, and those that stayed have no stack.
+        (
+            &["probed_late"],
+            Effect::at_least(&[Blocks, Growth, History, Stacks]),
+        ),
         // What the process held before the attach is missing.
         (
             &["attached_late", "baseline_not_read"],

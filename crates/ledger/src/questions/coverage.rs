@@ -24,6 +24,7 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
             text,
         });
     };
+    from_late_probes(process, &mut say);
     from_attach(process, &mut say);
     from_loss(process, &mut say);
     from_readings(process, &mut say);
@@ -218,6 +219,39 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
     }
 }
 
+/// A library with a pool that is loaded after the attach has its probes when the daemon has learned of it. What the pool handed out
+/// before them and had not taken back shows in its first total, or in a reading.
+fn from_late_probes(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let missed = |row: &&Device| missed_bytes(row) > 0;
+    let devices = process.visible_devices();
+    let missed: Vec<String> = devices
+        .into_iter()
+        .filter(|row| process.pool_came_later && missed(row))
+        .map(|row| {
+            let bytes = memscope_units::bytes(missed_bytes(row));
+            format!("{bytes} on {}", words::device(row.ordinal))
+        })
+        .collect();
+    if !missed.is_empty() {
+        say(
+            "probed_late",
+            format!(
+                "{} were allocated after the attach, before the probes were in the allocator's library: what came and went \
+                 until then is not known",
+                missed.join(", ")
+            ),
+        );
+    }
+}
+
+/// Bytes that the pool of a device had handed out before its first event that was seen.
+fn missed_bytes(row: &Device) -> u64 {
+    match row.pool.read.count {
+        0 => row.pool.totals.baseline().unwrap_or(0),
+        _ => row.pool.read.baseline_bytes,
+    }
+}
+
 fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
     if process.saw_all_memory() {
         return;
@@ -250,6 +284,11 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
             )),
             None => any_unknown |= row.ordinal.is_some(),
         }
+    }
+    if process.pool_came_later {
+        // Before the attach there was no pool: what its first event did not explain is told as `probed_late`.
+        known.clear();
+        parts.clear();
     }
     if !known.is_empty() {
         say(

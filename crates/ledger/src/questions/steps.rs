@@ -124,6 +124,7 @@ pub(crate) fn summary(process: &Process) -> v1::StepSummary {
         count: count.map(|(count, _)| count),
         median_ns: count.and_then(|_| median_ns(steps)),
         evidence: evidence(process, steps),
+        quiet_ns: None,
     }
 }
 

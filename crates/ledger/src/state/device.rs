@@ -440,6 +440,21 @@ impl Devices {
         }
     }
 
+    /// How many allocations were seen, and how many frees: of the pool, or of the driver on a device without one.
+    pub(crate) fn came_and_went(&self) -> [u64; 2] {
+        let mut sums = [0u64; 2];
+        for row in &self.rows {
+            let counts = match row.pool.alloc_count {
+                0 => [row.driver.alloc_count, row.driver.free_count],
+                came => [came, row.pool.free_count],
+            };
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum = sum.saturating_add(count);
+            }
+        }
+        sums
+    }
+
     /// Sets how many entries each trace keeps.
     pub(crate) fn set_trace_entries(&mut self, trace_entries: usize) {
         self.trace_entries = trace_entries;

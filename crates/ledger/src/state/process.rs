@@ -48,6 +48,9 @@ pub(crate) struct Process {
     pub(crate) vendor: Option<Vendor>,
     /// A pool-level way in is live, or was live and has reported events.
     pub(crate) pool_way_in: bool,
+    /// The first probes in the pool came later than those that the attach placed, in a library that was loaded meanwhile.
+    #[serde(default)]
+    pub(crate) pool_came_later: bool,
     pub(crate) notes: Notes,
     /// Process ids of the first children that are not attached, and the number of all of these.
     pub(crate) children: (Vec<u32>, u64),
@@ -93,6 +96,7 @@ impl Process {
             placement: Placement::default(),
             vendor: None,
             pool_way_in: false,
+            pool_came_later: false,
             notes: Notes::default(),
             children: (Vec::new(), 0),
             devices: Devices::new(config.trace_entries),
@@ -195,6 +199,10 @@ impl Process {
             Body::Placed(placement) => {
                 // torch_npu's library may be loaded after that of an allocator that it then replaces. The probes in the
                 // first one are removed, but what they reported still counts.
+                let was_placed = self.placement != Placement::default();
+                if placement.pool_seen && !self.pool_way_in && was_placed {
+                    self.pool_came_later = true;
+                }
                 let told = self.pool_way_in && self.pool.seen();
                 self.pool_way_in = placement.pool_seen || told;
                 if placement.pool_seen && !self.placement.pool_seen {

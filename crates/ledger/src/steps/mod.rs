@@ -134,6 +134,9 @@ pub(crate) struct Steps {
     /// When the current step began.
     from_ns: u64,
     pub(crate) last_ns: u64,
+    /// Number of allocations that had been seen when the first of these steps ended, and when the last one did.
+    #[serde(default)]
+    pub(crate) allocs: Option<[u64; 2]>,
     pub(crate) survivors: Survivors,
     pub(crate) launches: Option<u64>,
     pub(crate) pattern: Pattern,
@@ -590,6 +593,9 @@ impl Steps {
         self.look_at_passes();
         self.from_ns = time_ns;
         self.last_ns = time_ns;
+        let [came, _] = devices.came_and_went();
+        let [first, _] = self.allocs.unwrap_or([came; 2]);
+        self.allocs = Some([first, came]);
     }
 
     /// A range begins. (Other steps begin where the step before them ends.)

@@ -479,6 +479,7 @@ fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
             count: Some(3),
             median_ns: Some(1_000_000_000),
             evidence: "3 calls of Optimizer.step#AdamW.step at train.py:42".into(),
+            quiet_ns: None,
         }),
         lines: vec![v1::StepLine {
             name: "Optimizer.step#AdamW.step".into(),

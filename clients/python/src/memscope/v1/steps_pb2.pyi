@@ -76,6 +76,7 @@ class StepSummary(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     MEDIAN_NS_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    QUIET_NS_FIELD_NUMBER: _builtins.int
     source: Global___StepSource.ValueType
     """What tells of them."""
     count: _builtins.int
@@ -84,6 +85,8 @@ class StepSummary(_message.Message):
     """Median time of the last ones, nanoseconds."""
     evidence: _builtins.str
     """On what that rests, in a sentence."""
+    quiet_ns: _builtins.int
+    """In the answer to `leaks`: nanoseconds since the last one ended, where that is unusually long (30 s, and 20 steps)."""
     def __init__(
         self,
         *,
@@ -91,19 +94,24 @@ class StepSummary(_message.Message):
         count: _builtins.int | None = ...,
         median_ns: _builtins.int | None = ...,
         evidence: _builtins.str = ...,
+        quiet_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "_median_ns", b"_median_ns", "count", b"count", "median_ns", b"median_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "_median_ns", b"_median_ns", "_quiet_ns", b"_quiet_ns", "count", b"count", "median_ns", b"median_ns", "quiet_ns", b"quiet_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "_median_ns", b"_median_ns", "count", b"count", "evidence", b"evidence", "median_ns", b"median_ns", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "_median_ns", b"_median_ns", "_quiet_ns", b"_quiet_ns", "count", b"count", "evidence", b"evidence", "median_ns", b"median_ns", "quiet_ns", b"quiet_ns", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__count: _TypeAlias = _typing.Literal["count"]  # noqa: Y015
     _WhichOneofArgType__count: _TypeAlias = _typing.Literal["_count", b"_count"]  # noqa: Y015
     _WhichOneofReturnType__median_ns: _TypeAlias = _typing.Literal["median_ns"]  # noqa: Y015
     _WhichOneofArgType__median_ns: _TypeAlias = _typing.Literal["_median_ns", b"_median_ns"]  # noqa: Y015
+    _WhichOneofReturnType__quiet_ns: _TypeAlias = _typing.Literal["quiet_ns"]  # noqa: Y015
+    _WhichOneofArgType__quiet_ns: _TypeAlias = _typing.Literal["_quiet_ns", b"_quiet_ns"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__count) -> _WhichOneofReturnType__count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__median_ns) -> _WhichOneofReturnType__median_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quiet_ns) -> _WhichOneofReturnType__quiet_ns | None: ...
 
 Global___StepSummary: _TypeAlias = StepSummary  # noqa: Y015
 

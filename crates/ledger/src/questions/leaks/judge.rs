@@ -16,8 +16,7 @@ use memscope_proto::v1;
 
 /// Number of steps that a growth must have lasted, unless the question gives another one.
 const SURE_AFTER: u64 = 100;
-/// Rows are judged by time if there was no step for this long, and for [`STALE_STEPS`] times the usual duration of a
-/// step.
+/// The steps are quiet if there was none for this long, and for [`STALE_STEPS`] times the usual duration of a step.
 const STALE_NS: u64 = 30_000_000_000;
 /// See [`STALE_NS`].
 const STALE_STEPS: u64 = 20;
@@ -45,6 +44,8 @@ pub(super) struct StepAxis {
     ends: Vec<u64>,
     /// The steps are repetitions of allocations: nobody said that they are steps.
     is_guessed: bool,
+    /// Boot time up to which the steps tell, nanoseconds: now, or the end of the last one if they are quiet since then.
+    until_ns: u64,
 }
 
 impl StepAxis {
@@ -145,16 +146,49 @@ pub(super) struct Young {
     pub(super) in_every_step: bool,
 }
 
-/// The windows of steps, if there are steps by which rows can be judged.
+/// How long there has been no step, nanoseconds, if that is unusually long. `median_ns`: how long a step takes.
+pub(super) fn quiet_ns(process: &Process, now: u64, median_ns: Option<u64>) -> Option<u64> {
+    process.steps.count()?;
+    let stale = STALE_NS.max(median_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
+    let quiet = now.saturating_sub(process.steps.last_ns);
+    (quiet > stale).then_some(quiet)
+}
+
+/// Whether steps that are quiet still tell what the process does. One that waits, or that uploads or validates for a while, gives
+/// nothing back and shows nothing new, so what its steps have shown stands. One that has allocated more often since then than
+/// in its steps, or that keeps more and more without a step, is judged by time.
+fn tell_still(process: &Process, now: u64) -> bool {
+    let steps = &process.steps;
+    let [first, last] = steps.allocs.unwrap_or_default();
+    let [came, _] = process.devices.came_and_went();
+    if came.saturating_sub(last) > last.saturating_sub(first) {
+        return false;
+    }
+    let groups = &process.groups;
+    // A block raises the floor of the window after the one in which it was allocated.
+    let clock = groups.clock_at(now);
+    let first = steps.last_ns.saturating_sub(clock.start_ns()) / clock.width_ns() + 2;
+    let keeps = |floor: &Floor| {
+        let lasting = floor.row(&clock).lasting();
+        let since = lasting.get(first as usize - 1..).unwrap_or_default();
+        let rises = since.windows(2).filter(|pair| pair[1] > pair[0]);
+        rises.count() >= ENOUGH_RISES
+    };
+    let mut floors = (groups.classes().map(|(_, one)| &one.floor))
+        .chain(groups.of_stacks().map(|(_, one)| &one.floor))
+        .chain(groups.groups().map(|(_, one)| &one.floor));
+    !floors.any(keeps)
+}
+
+/// The windows of steps, if there are steps by which rows can be judged. `quiet_ns`: what the function of that name says.
 pub(super) fn step_axis(
     process: &Process,
     now: u64,
     asked: &v1::LeaksRequest,
-    median_ns: Option<u64>,
+    quiet_ns: Option<u64>,
 ) -> Option<StepAxis> {
     let steps = &process.steps;
     let (_, ticks_per_step) = steps.count()?;
-    let stale = STALE_NS.max(median_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
     let sure_after = match u64::from(asked.sure_after_steps) {
         0 => SURE_AFTER,
         steps => steps,
@@ -166,10 +200,14 @@ pub(super) fn step_axis(
             .pattern
             .cycles()
             .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
-    if short || steps.windows() < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
+    if short || steps.windows() < ENOUGH_TICKS {
+        return None;
+    }
+    if quiet_ns.is_some() && !tell_still(process, now) {
         return None;
     }
     Some(StepAxis {
+        until_ns: quiet_ns.map_or(now, |_| steps.last_ns),
         is_guessed: steps.source == StepSource::Pattern,
         clock: process.groups.ticks(),
         ticks_per_step: ticks_per_step.max(1e-9),
@@ -207,15 +245,7 @@ fn too_early(
     if steps.is_none() && is_told && now.saturating_sub(process.steps.last_ns) <= STALE_NS {
         return Some("its steps have just begun");
     }
-    let (mut allocs, mut frees) = (0u64, 0u64);
-    for row in process.devices.iter() {
-        let (came, went) = match row.pool.alloc_count {
-            0 => (row.driver.alloc_count, row.driver.free_count),
-            came => (came, row.pool.free_count),
-        };
-        allocs = allocs.saturating_add(came);
-        frees = frees.saturating_add(went);
-    }
+    let [allocs, frees] = process.devices.came_and_went();
     let stays = allocs.saturating_sub(frees);
     // Readings do not see what came and went between them. A program that is followed for the first time while it runs has mostly loaded what it
     // works on.
@@ -420,10 +450,13 @@ impl<'a> Judge<'a> {
             verdict: judged.verdict,
             growth: judged.growth,
             reason: judged.reason,
-            since_ns: self.now.saturating_sub(took_ns.unwrap_or(0.0) as u64),
+            since_ns: axis.until_ns.saturating_sub(took_ns.unwrap_or(0.0) as u64),
             confidence: judged.confidence.filter(|_| grown),
             per_step: tells_rate.then_some(per_step),
-            per_second: step_s.map(|step_s| middle / step_s),
+            // While no step comes, nothing grows: then the growth counts over the time that has gone by since it began.
+            per_second: step_s
+                .filter(|_| axis.until_ns == self.now)
+                .map(|step_s| middle / step_s),
             first_step: grown.then_some(first_step),
             first_window,
             young: judged.young.then_some(Young {

@@ -21,7 +21,7 @@ use super::steps;
 use crate::fast_hash::{FastMap, FastSet};
 use crate::report::{Space, Verdict};
 use crate::state::process::Process;
-use judge::{Chances, Judge, step_axis};
+use judge::{Chances, Judge, quiet_ns, step_axis};
 use memscope_proto::v1;
 use memscope_proto::v1::YoungGrowth;
 use view::{Shown, View};
@@ -40,12 +40,13 @@ impl OfOne for v1::LeaksRequest {
     fn answer(&self, one: &One<'_>) -> v1::LeaksResponse {
         let process = one.process;
         let now = process.moment(one.as_of);
-        let summary = steps::summary(process);
+        let mut summary = steps::summary(process);
+        summary.quiet_ns = quiet_ns(process, now, summary.median_ns);
         let view = View {
             judge: Judge::new(
                 process,
                 now,
-                step_axis(process, now, self, summary.median_ns),
+                step_axis(process, now, self, summary.quiet_ns),
             ),
             min_age_ns: self.min_age_ns,
         };
@@ -59,7 +60,9 @@ impl OfOne for v1::LeaksRequest {
             });
         let growing_groups = groups.iter().filter(|shown| growing(shown)).count() as u64;
         let young = young(&view, &groups);
-        let seconds_to_full = seconds_to_full(process, &groups, now);
+        // While the steps by which it was judged are quiet, nothing is filled.
+        let waits = summary.quiet_ns.is_some() && view.judge.steps.is_some();
+        let seconds_to_full = seconds_to_full(process, &groups, now).filter(|_| !waits);
         groups.sort_by_key(|shown| {
             let group = &shown.group;
             let weight = if growing(shown) {

@@ -6,7 +6,10 @@
 
 mod answer;
 pub mod formats;
+mod image;
 mod json;
+
+pub use image::Image;
 
 /// The package `memscope.v1`.
 #[allow(missing_docs, clippy::all)]

@@ -6,7 +6,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use memscope_tests::{
-    Calls, Daemon, Torch, Value, bpf_entries, coverage, device, eventually, find, number,
+    Calls, Daemon, Torch, Value, bpf_entries, coverage, device, eventually, find, number, scratch,
 };
 
 /// What a device holds from the driver: count and bytes. `None`: those of which nobody knows the device.
@@ -111,6 +111,16 @@ fn a_moment_between_detach_and_attach_is_not_answered() {
     torch.ask("alloc kept 10000000");
     daemon.attach(torch.pid(), "trace");
     torch.ask("alloc other 20000000");
+    daemon.json(&["mark", "--pid", &pid, "before"]);
+    let folder = scratch();
+    let snapshot = |name: &str, format: &str| {
+        let file = folder.path().join(name).display().to_string();
+        let words = ["snapshot", "--pid", &pid, "--format", format, "-o", &file];
+        daemon.ctl(&words).text();
+        file
+    };
+    let formats = ["memory-viz", "json"];
+    let before = formats.map(|format| snapshot(&format!("before.{format}"), format));
     let moment = |daemon: &Daemon| number(&daemon.stats(torch.pid())["as_of"]).to_string();
     let traced = moment(&daemon);
     daemon.detach(torch.pid());
@@ -140,6 +150,19 @@ fn a_moment_between_detach_and_attach_is_not_answered() {
     };
     diff(&["--strict"]).refused(11, &["attached_anew"]);
     assert!(diff(&[]).text().contains("attached_anew"));
+    for (format, before) in formats.iter().zip(&before) {
+        let after = snapshot(&format!("after.{format}"), format);
+        let files = daemon.ctl(&["diff", before, &after]);
+        assert!(files.text().contains("matched_by_place"), "{files}");
+        daemon
+            .ctl(&["--strict", "diff", before, &after])
+            .refused(11, &["matched_by_place"]);
+    }
+    // The mark is of the attach before, and its moment is still known.
+    let marked = daemon.ctl(&["diff", "--pid", &pid, "--from", "mark:before"]);
+    assert!(marked.text().contains("attached_anew"));
+    let unknown = daemon.ctl(&["diff", "--pid", &pid, "--from", "mark:other"]);
+    unknown.refused(2, &["is no mark that is kept", "event:NUMBER"]);
     let stacks = daemon.ctl(&[
         "stacks", "--pid", &pid, "--metric", "growth", "--from", &traced,
     ]);

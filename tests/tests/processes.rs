@@ -412,6 +412,36 @@ fn executes_another_image() {
         (1, 1000),
         "what the old image held is gone: {stats:#}"
     );
+
+    // A new attach counts execs from 0 again, and is of the image that was traced before.
+    let first = &all["processes"][0]["image"];
+    assert!(newest["image"].is_u64() && first.is_u64(), "{all:#}");
+    assert_ne!(&newest["image"], first);
+    let of_before = number(&stats["as_of"]).to_string();
+    daemon.detach(pid);
+    daemon.attach(pid, "segments");
+    let again = daemon.process(pid).unwrap();
+    assert_eq!(
+        (&again["generation"], &again["image"]),
+        (&json!(0), &newest["image"])
+    );
+    let words = ["diff", "--pid", &pid.to_string(), "--from", &of_before];
+    let diff = daemon.ctl(&words);
+    assert!(diff.text().contains("attached_anew"), "{diff}");
+
+    // It executes itself while nobody looks.
+    daemon.detach(pid);
+    calls.tell(&format!(
+        "exec {}",
+        executable("calls.c", Library::Runtime).display()
+    ));
+    assert_eq!(calls.hear()["ready"], true);
+    daemon.attach(pid, "segments");
+    let other = daemon.process(pid).unwrap();
+    assert_eq!(other["generation"], 0);
+    assert_ne!(other["image"], again["image"]);
+    let diff = daemon.ctl(&words);
+    assert!(!diff.text().contains("attached_anew"), "{diff}");
     calls.finish();
 }
 

@@ -224,7 +224,8 @@ fn running_out_of_memory_after_releasing_what_was_cached() {
                   snapshot = pickle.load(open(sys.argv[1], 'rb'))\n\
                   blocks = [[b['address'], b['size']] for s in snapshot['segments'] for b in s['blocks'] if b['state'] != 'inactive']\n\
                   actions = [entry['action'] for entry in snapshot['device_traces'][0]]\n\
-                  print(json.dumps({'blocks': sorted(blocks), 'actions': actions}))";
+                  names = [frame['name'] for frame in snapshot['device_traces'][0][-1]['frames']]\n\
+                  print(json.dumps({'blocks': sorted(blocks), 'actions': actions, 'names': names}))";
     let output = Command::new("python3")
         .args(["-c", script, oom["path"].as_str().unwrap()])
         .output()
@@ -247,6 +248,10 @@ fn running_out_of_memory_after_releasing_what_was_cached() {
         panic!("{actions:?}");
     };
     assert_eq!([released, report], ["segment_free", "oom"]);
+    // The function was never seen before.
+    let names = told["names"].as_array().unwrap();
+    assert!(names.contains(&json!("oom")), "{names:?}");
+    assert!(!names.contains(&json!("")), "{names:?}");
 
     let oom = daemon.trigger(1);
     assert_eq!((&oom["fired"], &oom["written"]), (&json!(5), &json!(1)));

@@ -129,6 +129,9 @@ pub struct StackDiff<S> {
 /// Device, stream, size, and whether that is the requested size (else the rounded one).
 type GroupKey = (i32, u64, u64, bool);
 
+/// Device, stream, rounded size, and the requested size where it is known.
+type SizeKey = (i32, u64, u64, Option<u64>);
+
 /// Blocks that came, went and stayed.
 #[derive(Clone, Copy, Default)]
 struct Sums {
@@ -295,11 +298,27 @@ impl<S, I: Iterator<Item = Block<S>>> Iterator for Walk<I> {
     }
 }
 
-fn group_key<S>(block: &Block<S>) -> GroupKey {
-    match block.requested {
-        Some(size) => (block.device, block.stream, size, true),
-        None => (block.device, block.stream, block.size, false),
-    }
+fn size_key<S>(block: &Block<S>) -> SizeKey {
+    (block.device, block.stream, block.size, block.requested)
+}
+
+/// What was summed up by both sizes, by the size of its group. Of a rounded size of which it is not known of each block what was
+/// requested, all blocks are one group: else those of which one picture knows it would be other ones than those of the other picture.
+fn by_group<T>(sums: BTreeMap<SizeKey, T>) -> impl Iterator<Item = (GroupKey, u64, T)> {
+    let unknown: Vec<(i32, u64, u64)> = sums
+        .keys()
+        .filter(|(.., requested)| requested.is_none())
+        .map(|(device, stream, size, _)| (*device, *stream, *size))
+        .collect();
+    sums.into_iter()
+        .map(move |((device, stream, size, requested), sums)| {
+            let known = unknown.binary_search(&(device, stream, size)).is_err();
+            let key = match requested.filter(|_| known) {
+                Some(requested) => (device, stream, requested, true),
+                None => (device, stream, size, false),
+            };
+            (key, size, sums)
+        })
 }
 
 fn stack_key<S: Copy>(block: &Block<S>) -> (i32, S) {
@@ -343,7 +362,7 @@ fn block_by_block<S: Ord + Copy>(
     let older = born_from
         .zip(earlier)
         .is_some_and(|(from, moment)| from <= moment);
-    let mut groups = SumsOf::new(group_key);
+    let mut groups = SumsOf::new(size_key);
     let mut stacks = SumsOf::new(stack_key);
     let mut tell = |block: &Block<S>, fate: Fate| {
         groups.add(block, fate);
@@ -382,7 +401,18 @@ fn block_by_block<S: Ord + Copy>(
         tell(&gone, |sums| &mut sums.went);
         then = before.next();
     }
-    ((groups.finish(), stacks.finish()), by_place)
+    let mut sums: BTreeMap<GroupKey, Sums> = BTreeMap::new();
+    for (key, _, of_size) in by_group(groups.finish()) {
+        let sums = sums.entry(key).or_default();
+        for (to, from) in [
+            (&mut sums.came, of_size.came),
+            (&mut sums.went, of_size.went),
+            (&mut sums.stayed, of_size.stayed),
+        ] {
+            add(to, from.count, from.bytes);
+        }
+    }
+    ((sums, stacks.finish()), by_place)
 }
 
 /// Sums by a key. Blocks that lie beside each other often have the same one, so it is looked up when it changes.
@@ -430,14 +460,20 @@ fn numbers<S: Ord + Copy>(
     before: impl Iterator<Item = Block<S>>,
     after: impl Iterator<Item = Block<S>>,
 ) -> BothSums<S> {
-    let mut groups: BTreeMap<(GroupKey, u64), (u64, u64)> = BTreeMap::new();
+    let mut sizes: BTreeMap<SizeKey, (u64, u64)> = BTreeMap::new();
     let mut stacks: BTreeMap<((i32, S), u64), (u64, u64)> = BTreeMap::new();
     let mut count = |block: Block<S>, side: fn(&mut (u64, u64)) -> &mut u64| {
-        *side(groups.entry((group_key(&block), block.size)).or_default()) += 1;
+        *side(sizes.entry(size_key(&block)).or_default()) += 1;
         *side(stacks.entry((stack_key(&block), block.size)).or_default()) += 1;
     };
     before.for_each(|block| count(block, |counts| &mut counts.0));
     after.for_each(|block| count(block, |counts| &mut counts.1));
+    let mut groups: BTreeMap<(GroupKey, u64), (u64, u64)> = BTreeMap::new();
+    for (key, size, (then, now)) in by_group(sizes) {
+        let counts = groups.entry((key, size)).or_default();
+        counts.0 += then;
+        counts.1 += now;
+    }
     (of_numbers(groups), of_numbers(stacks))
 }
 
@@ -610,6 +646,36 @@ mod tests {
         assert_eq!(counts(&compare(a, b, MatchedBy::Block), MIB), [1, 1, 0]);
     }
 
+    /// At one of the moments it was not seen what was requested, as at level `blocks`.
+    #[test]
+    fn sizes_that_one_picture_does_not_know_make_no_rows_of_their_own() {
+        let of = |from: u64, requested: Option<u64>| {
+            let blocks = (from..from + 3).map(|address| Block {
+                device: 0,
+                stream: 0,
+                address,
+                size: 512,
+                requested,
+                born_ns: None,
+                stack: (),
+                pending: false,
+            });
+            Side::new(None, blocks.collect::<Vec<_>>().into_iter())
+        };
+        for (before, after) in [(None, Some(500)), (Some(500), None)] {
+            let told = |from, matched_by| {
+                let groups = compare(of(10, before), of(from, after), matched_by).groups;
+                let [group] = groups.as_slice() else {
+                    panic!("{groups:?}");
+                };
+                assert_eq!((group.size_bytes, group.requested), (512, false));
+                [group.came, group.went, group.stayed].map(|amount| amount.unwrap().count)
+            };
+            assert_eq!(told(12, MatchedBy::Block), [2, 2, 1]);
+            assert_eq!(told(12, MatchedBy::Number), [0, 0, 3]);
+        }
+    }
+
     /// A made-up block. There are so few places and sizes that pictures have many in common, and some twice.
     fn any_block() -> impl Strategy<Value = Block<u8>> {
         let place = (0..2_i32, 0..6_u64, 1..4_u64);
@@ -695,9 +761,17 @@ mod tests {
             let compared = compare(a, b, MatchedBy::Block);
             let mut groups: BTreeMap<GroupKey, Sums> = BTreeMap::new();
             let mut stacks: BTreeMap<(i32, u8), Sums> = BTreeMap::new();
-            for (block, fate) in fates(&before, &after, moments, born_from) {
-                add(fate(groups.entry(group_key(&block)).or_default()), 1, block.size);
-                add(fate(stacks.entry(stack_key(&block)).or_default()), 1, block.size);
+            let fates = fates(&before, &after, moments, born_from);
+            for (block, fate) in &fates {
+                let alike = |other: &&(Block<u8>, Fate)| {
+                    let size = |block: &Block<u8>| (block.device, block.stream, block.size);
+                    size(&other.0) == size(block)
+                };
+                let known = fates.iter().filter(alike).all(|(other, _)| other.requested.is_some());
+                let size = block.requested.filter(|_| known);
+                let key = (block.device, block.stream, size.unwrap_or(block.size), size.is_some());
+                add(fate(groups.entry(key).or_default()), 1, block.size);
+                add(fate(stacks.entry(stack_key(block)).or_default()), 1, block.size);
             }
             let told = compared.groups.iter().map(|group| {
                 let key = (group.device, group.stream, group.size_bytes, group.requested);

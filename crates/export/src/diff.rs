@@ -10,7 +10,7 @@ const MOST_GROUPS: usize = 2000;
 /// Compares two snapshots: which blocks came, went and stayed from `a` to `b`. Groups with the largest change of bytes
 /// come first, groups without a change last. Of those that find no room, the ones with a change are counted.
 pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
-    let matched_by = match image(a) == image(b) {
+    let matched_by = match a.process.has_the_image_of(&b.process) {
         true => MatchedBy::Block,
         false => MatchedBy::Number,
     };
@@ -33,12 +33,6 @@ pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
         omitted_groups: omitted as u64,
         coverage,
     }
-}
-
-/// Identity of a process's memory image: process id, start time and generation.
-fn image(report: &SnapshotReport) -> (u32, u64, u32) {
-    let facts = &report.process.facts;
-    (facts.pid, facts.start_ticks, facts.generation)
 }
 
 fn side(report: &SnapshotReport) -> Side<impl Iterator<Item = Block<()>> + Clone> {

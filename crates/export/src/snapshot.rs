@@ -265,6 +265,17 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
     out.int(report.process.facts.start_ticks)?;
     out.key("generation")?;
     out.int(u64::from(report.process.facts.generation))?;
+    if let Some(image) = report.process.facts.image {
+        out.key("image")?;
+        out.int(image)?;
+    }
+    // A later file of the same image tells by it whether the process was traced all the time between them.
+    out.key("attached_unix_ns")?;
+    let attached_ago = report
+        .as_of
+        .boot_ns
+        .saturating_sub(report.process.attached_ns);
+    out.int(report.as_of.unix_ns.saturating_sub(attached_ago))?;
     out.key("comm")?;
     out.text(&report.process.facts.comm)?;
     out.key("as_of_unix_ns")?;

@@ -184,6 +184,7 @@ fn what_limits_it_is_said() {
         all["memscope"],
         json!({
             "version": env!("CARGO_PKG_VERSION"), "pid": 4242, "start_ticks": facts.start_ticks, "generation": facts.generation,
+            "image": 12345, "attached_unix_ns": 1_700_000_001_000_000_000u64 - of.as_of.boot_ns,
             "comm": "python \"quoted\" ünï",
             "as_of_unix_ns": 1_700_000_001_000_000_000u64, "lost_records": 3,
             "trace_dropped": 7, "settings_from": "environment",

@@ -476,8 +476,12 @@ pub struct ProcessFacts {
     pub namespace_pid: Option<u32>,
     /// Start time in clock ticks since boot (`/proc/<pid>/stat`, field 22).
     pub start_ticks: u64,
-    /// Generation of the memory image (counts execs that we saw).
+    /// Number of execs that we saw since the attach.
     pub generation: u32,
+    /// Number of the memory image: the same for each attach of one image, another one after an exec, whether or not we saw it. It
+    /// fits into a number of JSON. `None` where it could not be read, and in recordings of older versions.
+    #[serde(default)]
+    pub image: Option<u64>,
     /// Process id of the parent.
     pub parent_pid: u32,
     /// Real, effective and saved user id.

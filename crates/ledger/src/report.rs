@@ -109,8 +109,13 @@ impl ProcessSummary {
     /// because a daemon that was started anew gives others.
     #[must_use]
     pub fn has_the_image_of(&self, other: &ProcessSummary) -> bool {
-        let image = |of: &ProcessSummary| (of.facts.start_ticks, of.facts.generation);
-        image(self) == image(other)
+        let image = |of: &ProcessFacts| memscope_proto::Image {
+            pid: of.pid,
+            start_ticks: of.start_ticks,
+            generation: of.generation.into(),
+            number: of.image,
+        };
+        image(&self.facts).is(&image(&other.facts))
     }
 }
 

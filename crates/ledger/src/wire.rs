@@ -271,6 +271,7 @@ impl From<ProcessFacts> for v1::ProcessFacts {
                 .map_or(v1::Level::Unspecified, Into::into)
                 .into(),
             from_start: facts.from_start,
+            image: facts.image,
         }
     }
 }

@@ -173,6 +173,54 @@ proptest! {
     }
 }
 
+/// Names of new code are read a little later than the events that need them.
+#[test]
+fn a_picture_gets_the_names_that_come_later_and_nothing_else() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    let code = |at: u64| 0x1000 * (at + 1);
+    for at in 0..3 {
+        say(&mut ledger, seen(100 + at, &[(code(at), code(at) + 104)]));
+        sim.stack = StackRef::Id(100 + at);
+        sim.time += MS;
+        sim.alloc(0, 0, MIB << at);
+    }
+    say(&mut ledger, named(code(0), "alpha", None));
+    sim.feed(&mut ledger);
+    let (made, unnamed) = ledger.picture(P, as_of(sim.time)).unwrap();
+    // One gets its name, and one another name at its death. Then another object is at that address.
+    say(&mut ledger, named(code(1), "beta", None));
+    ledger.apply(&Event {
+        id: EventId {
+            sequence: 70,
+            ..EventId::default()
+        },
+        ..event(P, sim.time, Body::CodeDied { code: code(2) })
+    });
+    say(&mut ledger, seen(110, &[(code(2), code(2) + 104)]));
+    say(&mut ledger, named(code(2), "delta", None));
+    say(&mut ledger, named(code(2), "gamma", Some(70)));
+    sim.stack = StackRef::Id(110);
+    sim.time += MS;
+    sim.alloc(0, 0, 5 * MIB);
+    sim.feed(&mut ledger);
+    let mut named = made.clone();
+    ledger.name(&mut named, &unnamed);
+    let titles = |report: &SnapshotReport| -> Vec<String> {
+        let blocks = report.segments.iter().flat_map(|one| &one.blocks);
+        let used = blocks.filter(|block| block.state == BlockState::Active);
+        let mut all: Vec<String> = used
+            .map(|block| title(&report.stacks[block.stack as usize]))
+            .collect();
+        all.sort();
+        all
+    };
+    assert_eq!(titles(&made), [":0", ":0", "alpha:11"]);
+    assert_eq!(titles(&named), ["alpha:11", "beta:11", "gamma:11"]);
+    named.stacks.clone_from(&made.stacks);
+    assert_eq!(named, made);
+}
+
 /// Stacks at the peak by device: title → count and bytes; devices whose ordinal is not known last.
 fn at_peak(ledger: &Ledger) -> BTreeMap<(Option<i32>, String), (u64, u64)> {
     let mut sums = BTreeMap::new();

@@ -122,8 +122,12 @@ pub struct Origin {
     pub pid: Option<u32>,
     /// Start time of the process, in clock ticks.
     pub start_ticks: Option<u64>,
-    /// Number of execs before.
+    /// Number of execs that memscope saw before.
     pub generation: Option<u64>,
+    /// Number of the memory image.
+    pub image: Option<u64>,
+    /// When memscope attached the process, nanoseconds since 1970.
+    pub attached_unix_ns: Option<u64>,
     /// Moment that the snapshot describes, nanoseconds since 1970.
     pub as_of_unix_ns: Option<u64>,
     /// Number of older entries of the trace that were not kept any more.
@@ -339,6 +343,8 @@ impl<'p> Snapshot<'p> {
             pid: number("pid").and_then(|pid| u32::try_from(pid).ok()),
             start_ticks: number("start_ticks"),
             generation: number("generation"),
+            image: number("image"),
+            attached_unix_ns: number("attached_unix_ns"),
             as_of_unix_ns: number("as_of_unix_ns"),
             trace_dropped: number("trace_dropped"),
         }

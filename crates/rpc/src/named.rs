@@ -13,6 +13,8 @@ use memscope_proto::v1;
 pub(crate) trait Names {
     /// The marks of the process.
     async fn marks(&self) -> Result<v1::MarksResponse, Refusal>;
+    /// The marks of earlier attaches of the process's memory image that are still known, those of the last one first.
+    async fn marks_before(&self, now: &v1::MarksResponse) -> Vec<v1::MarksResponse>;
     /// What it holds, and when it held most.
     async fn stats(&self) -> Result<v1::StatsResponse, Refusal>;
 }
@@ -26,14 +28,31 @@ pub(crate) async fn moment(
     match asked(at)? {
         Asked::Now => Ok(None),
         Asked::At(moment) => Ok(Some(moment)),
-        Asked::Mark(name) => match find_mark(&names.marks().await?.marks, &name) {
-            Ok(mark) => Ok(Some(Moment::Event(mark.event.unwrap_or_default().sequence))),
-            Err(why) => Err(invalid(
-                format!("{name:?} {why}, of process {pid}"),
-                format!("`memscope-ctl marks --pid {pid} --all` lists those that are kept"),
-            )),
-        },
+        Asked::Mark(name) => mark(pid, &name, names).await.map(Some),
         Asked::Peak(device) => peak(pid, device, &names.stats().await?).map(Some),
+    }
+}
+
+/// The moment of the mark that a text names: one of this attach, or else of the last attach before that has it.
+async fn mark(pid: u32, name: &str, names: &impl Names) -> Result<Moment, Refusal> {
+    let now = names.marks().await?;
+    let moment = |mark: &v1::NamedMoment| Moment::Event(mark.event.unwrap_or_default().sequence);
+    let why = match find_mark(&now.marks, name) {
+        Ok(mark) => return Ok(moment(mark)),
+        Err(why) => why,
+    };
+    let before = names.marks_before(&now).await;
+    let mut found = before
+        .iter()
+        .filter_map(|all| find_mark(&all.marks, name).ok());
+    match found.next() {
+        Some(mark) => Ok(moment(mark)),
+        None => Err(invalid(
+            format!("{name:?} {why}, of process {pid}"),
+            format!(
+                "`memscope-ctl marks --pid {pid} --all` lists those that are kept of this attach; event:NUMBER names a moment without a mark"
+            ),
+        )),
     }
 }
 
@@ -89,6 +108,60 @@ mod tests {
             devices: rows.iter().map(row).collect(),
             ..v1::StatsResponse::default()
         }
+    }
+
+    /// The marks of the present attach, and of those before it, by name and number of the event.
+    struct Told(&'static [&'static [(&'static str, u64)]]);
+
+    impl Told {
+        fn marks(&self, attach: usize) -> v1::MarksResponse {
+            let marks = self.0[attach].iter();
+            v1::MarksResponse {
+                marks: marks
+                    .map(|(name, sequence)| v1::NamedMoment {
+                        name: (*name).into(),
+                        event: Some(v1::EventId {
+                            sequence: *sequence,
+                            ..v1::EventId::default()
+                        }),
+                        ..v1::NamedMoment::default()
+                    })
+                    .collect(),
+                ..v1::MarksResponse::default()
+            }
+        }
+    }
+
+    impl Names for Told {
+        async fn marks(&self) -> Result<v1::MarksResponse, Refusal> {
+            Ok(self.marks(0))
+        }
+
+        async fn marks_before(&self, _: &v1::MarksResponse) -> Vec<v1::MarksResponse> {
+            (1..self.0.len()).map(|attach| self.marks(attach)).collect()
+        }
+
+        async fn stats(&self) -> Result<v1::StatsResponse, Refusal> {
+            Ok(v1::StatsResponse::default())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mark_may_be_of_an_attach_before() {
+        let told = Told(&[
+            &[("a", 90)],
+            &[("a", 50), ("b", 60)],
+            &[("b", 20), ("c", 10)],
+        ]);
+        for (name, event) in [("a", 90), ("b", 60), ("c", 10)] {
+            let found = mark(7, name, &told).await.unwrap();
+            assert!(
+                matches!(found, Moment::Event(number) if number == event),
+                "{name}"
+            );
+        }
+        let refused = mark(7, "d", &told).await.unwrap_err().to_string();
+        assert!(refused.contains("no mark that is kept"), "{refused}");
     }
 
     #[test]

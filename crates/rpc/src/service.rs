@@ -99,6 +99,15 @@ impl Service {
             .check()
             .map_err(|Senseless { what, hint }| Refusal::Invalid { what, hint })?;
         let whose = self.visible(caller, question.pid()).await?;
+        self.answer_of(&whose, question).await
+    }
+
+    /// The same about these processes.
+    async fn answer_of<Q>(&self, whose: &[Who], question: Q) -> Result<Q::Reply, Refusal>
+    where
+        Q: Question + Into<Asked>,
+        Q::Reply: TryFrom<Answered>,
+    {
         let of = whose.iter().map(|who| who.handle).collect();
         let answered = self.daemon.ask(question.into(), of).await?;
         Q::Reply::try_from(answered).map_err(|_| Refusal::Internal {
@@ -330,14 +339,41 @@ struct NamesOf<'s> {
     pid: u32,
 }
 
-impl named::Names for NamesOf<'_> {
-    async fn marks(&self) -> Result<v1::MarksResponse, Refusal> {
-        let all = v1::MarksRequest {
+impl NamesOf<'_> {
+    fn all_marks(&self) -> v1::MarksRequest {
+        v1::MarksRequest {
             pid: self.pid,
             limit: 0,
             include_framework: true,
+        }
+    }
+}
+
+impl named::Names for NamesOf<'_> {
+    async fn marks(&self) -> Result<v1::MarksResponse, Refusal> {
+        self.service.answer(self.caller, self.all_marks()).await
+    }
+
+    async fn marks_before(&self, now: &v1::MarksResponse) -> Vec<v1::MarksResponse> {
+        let image = |marks: &v1::MarksResponse| {
+            let process = marks.process.as_ref()?;
+            Some(process.facts.as_ref()?.memory_image())
         };
-        self.service.answer(self.caller, all).await
+        let handle = now.process.as_ref().map(|process| process.handle);
+        let (Some(present), Ok(mut whose)) =
+            (image(now), self.service.visible(self.caller, None).await)
+        else {
+            return Vec::new();
+        };
+        whose.retain(|who| who.pid == self.pid && Some(who.handle.0) != handle);
+        let mut all = Vec::new();
+        for who in whose.into_iter().rev() {
+            // One that was forgotten in the meantime has no marks any more.
+            let marks = self.service.answer_of(&[who], self.all_marks()).await;
+            let marks = marks.ok();
+            all.extend(marks.filter(|marks| image(marks).is_some_and(|one| one.is(&present))));
+        }
+        all
     }
 
     async fn stats(&self) -> Result<v1::StatsResponse, Refusal> {

@@ -5,12 +5,13 @@
 //! `/proc` shows.
 
 use memscope_vendors::VENDORS;
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::PathBuf;
 
 use memscope_ledger::event::ProcessFacts;
-use memscope_memory::Owner;
 use memscope_memory::file::read_whole;
+use memscope_memory::{Memory, Owner, ProcessMemory};
 
 use crate::SiteError;
 use crate::groups::{self, View};
@@ -146,6 +147,38 @@ pub fn image(pid: u32) -> Option<Vec<u8>> {
     read(pid, "auxv").ok().filter(|vector| !vector.is_empty())
 }
 
+/// A number of the image that a process runs now: the same whenever it is asked for, and another one for each image that is executed, also
+/// where addresses are not random. It has 53 bits, so that JSON can tell it. `None` where the image or its memory cannot be read.
+///
+/// The kernel gives each image 16 random bytes. Programs make secrets of them, so the number does not let anybody find them out.
+pub fn image_number(pid: u32) -> Option<u64> {
+    let vector = image(pid)?;
+    let mut random = [0; 16];
+    let memory = ProcessMemory::open(pid).ok()?;
+    memory.read(random_bytes_at(&vector)?, &mut random).ok()?;
+    // Another image may have come in between. Its memory is another one.
+    if image(pid)? != vector {
+        return None;
+    }
+    let digest = Sha256::new().chain_update(&vector).chain_update(random);
+    let number = digest.finalize().first_chunk().copied()?;
+    Some(u64::from_le_bytes(number) >> 11)
+}
+
+/// Where the kernel has put the random bytes of an image with this auxiliary vector.
+fn random_bytes_at(vector: &[u8]) -> Option<u64> {
+    let words: Vec<u64> = vector
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_ne_bytes(*word))
+        .collect();
+    let mut entries = words.as_chunks::<2>().0.iter();
+    entries
+        .find(|[key, _]| *key == libc::AT_RANDOM)
+        .map(|[_, at]| *at)
+}
+
 fn malformed(pid: u32, name: &str, what: &'static str) -> SiteError {
     SiteError::Malformed {
         pid,
@@ -219,7 +252,7 @@ impl Status {
     }
 }
 
-/// Reads the facts about a process from `/proc`. The caller must set `level`, `generation`, `from_start` and
+/// Reads the facts about a process from `/proc`. The caller must set `level`, `generation`, `image`, `from_start` and
 /// `container`, which are not in there.
 pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
     let (stat, status) = alive_with_status(pid)?;
@@ -366,6 +399,39 @@ mod tests {
         assert_eq!(facts.pid, pid);
         assert!(facts.start_ticks > 0 && !facts.cmdline.is_empty());
         assert_eq!(facts.parent_pid, std::os::unix::process::parent_id());
+    }
+
+    /// The shell executes the same program once more, with the same words and variables.
+    #[test]
+    fn an_image_has_one_number_and_the_next_one_another() {
+        use std::io::{BufRead, BufReader, Write};
+        let own = image_number(std::process::id());
+        assert!(own.is_some_and(|number| number < 1 << 53));
+        assert_eq!(own, image_number(std::process::id()));
+        // The first one has the same addresses each time.
+        for starter in [&["setarch", "-R"][..], &["env"]] {
+            let script = "echo here; read line; exec sh -c \"$0\" \"$0\"";
+            let words = [starter, &["sh", "-c", script, script]].concat();
+            let mut child = std::process::Command::new(words[0])
+                .args(&words[1..])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+            let mut numbers = Vec::new();
+            for _ in 0..3 {
+                assert_eq!(told.next().unwrap().unwrap(), "here");
+                let number = image_number(child.id());
+                assert!(number.is_some());
+                assert_eq!(number, image_number(child.id()));
+                assert!(!numbers.contains(&number), "{numbers:?}");
+                numbers.push(number);
+                child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

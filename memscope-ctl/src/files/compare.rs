@@ -14,7 +14,8 @@ pub(crate) fn compare<'a>(
     after: &'a SnapshotFile,
     same_process: bool,
 ) -> (MatchedBy, Compared<&'a [Arc<str>]>) {
-    let said = before.image.is_some() && before.image == after.image;
+    let images = before.image.zip(after.image);
+    let said = images.is_some_and(|(one, other)| one.is(&other));
     let matched_by = match said || same_process {
         true => MatchedBy::Block,
         false => MatchedBy::Number,
@@ -36,12 +37,18 @@ pub(crate) fn limits<S>(
     let new = after.coverage.iter();
     notes.extend(new.filter(|note| !before.coverage.contains(note)).cloned());
     if compared.by_place > 0 {
+        let (why, hint) = match is_attached_anew(before, after) {
+            true => ("its process was attached after the earlier one", ""),
+            false => (
+                "its trace does not reach back to the earlier one",
+                " (more entries in _record_memory_history(max_entries=…) let the trace reach back)",
+            ),
+        };
         notes.push(CoverageNote {
             code: BY_PLACE.to_owned(),
             text: format!(
-                "the trace of the later file does not reach back to the earlier one: of {} blocks that stayed only their places and \
-                 stacks say so, and one that came at the place of another of the same size and stack counts as stayed (more entries \
-                 in _record_memory_history(max_entries=…) let the trace reach back)",
+                "the later file does not say what came since the earlier one, as {why}: of {} blocks that stayed only their places and \
+                 stacks say so, and one that came at the place of another of the same size and stack counts as stayed{hint}",
                 grouped(compared.by_place)
             ),
             affects: vec!["blocks".to_owned()],
@@ -51,6 +58,17 @@ pub(crate) fn limits<S>(
     notes
 }
 
+/// Whether memscope attached the process of the later file after the earlier one was made.
+fn is_attached_anew(before: &SnapshotFile, after: &SnapshotFile) -> bool {
+    let moments = before.as_of_ns.zip(after.as_of_ns);
+    let (earlier, later) = match moments.is_some_and(|(before, after)| before > after) {
+        true => (after, before),
+        false => (before, after),
+    };
+    let attached = later.attached_ns.zip(earlier.as_of_ns);
+    attached.is_some_and(|(attached, earlier)| attached > earlier)
+}
+
 /// From when on the file says of each block when it came, so that a block without a time was there before. What came in a loss has none.
 fn born_from(file: &SnapshotFile) -> Option<u64> {
     let says = |code: &str| file.coverage.iter().any(|note| note.code == code);
@@ -58,10 +76,8 @@ fn born_from(file: &SnapshotFile) -> Option<u64> {
         return None;
     }
     let has_all = file.has_births && !says("records_lost") && !says("trace_shed");
-    match has_all {
-        true => Some(0),
-        false => file.traced_from_ns,
-    }
+    let attached = file.attached_ns.filter(|_| has_all);
+    attached.or(file.traced_from_ns)
 }
 
 /// Whether two stacks may be of one allocation: they have the same frames of Python code, or one of them has none. PyTorch's own recorder
@@ -110,16 +126,19 @@ fn side(file: &SnapshotFile) -> Side<impl Iterator<Item = Block<&[Arc<str>]>> + 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::kept::{Block as KeptBlock, Image, Segment};
+    use crate::files::kept::{Block as KeptBlock, Segment};
+    use memscope_proto::Image;
 
     fn of(pid: Option<u32>) -> SnapshotFile {
         SnapshotFile {
             path: "s".into(),
             image: pid.map(|pid| Image {
                 pid,
-                start: 7,
+                start_ticks: 7,
                 generation: 0,
+                number: None,
             }),
+            attached_ns: None,
             as_of_ns: None,
             traced_from_ns: None,
             has_births: false,
@@ -167,11 +186,51 @@ mod tests {
         assert_eq!(told(&before, &other), (Some(0), vec![]));
     }
 
+    /// Between a detach and a new attach a block may have gone, and another one have come at its place. The later file has the times of
+    /// all blocks that came since the attach.
+    #[test]
+    fn an_attach_after_the_earlier_file_limits_what_stayed() {
+        let file = |as_of_ns, attached_ns| SnapshotFile {
+            as_of_ns: Some(as_of_ns),
+            attached_ns: Some(attached_ns),
+            has_births: true,
+            segments: vec![Segment {
+                device: 0,
+                stream: 0,
+                size: 512,
+                blocks: vec![KeptBlock {
+                    address: 4096,
+                    size: 512,
+                    requested: None,
+                    state: State::Active,
+                    born_ns: None,
+                    stack: None,
+                }],
+            }],
+            ..of(Some(1))
+        };
+        let told = |before: &SnapshotFile, after: &SnapshotFile| {
+            let (_, compared) = compare(before, after, false);
+            assert_eq!(
+                compared.devices[0].stayed.map(|stayed| stayed.count),
+                Some(1)
+            );
+            limits(before, after, &compared)
+        };
+        let (before, anew) = (file(100, 50), file(200, 150));
+        assert_eq!(told(&before, &file(200, 50)), []);
+        for notes in [told(&before, &anew), told(&anew, &before)] {
+            assert_eq!(notes[0].code, BY_PLACE);
+            assert!(notes[0].text.contains("was attached after"), "{notes:?}");
+        }
+    }
+
     #[test]
     fn what_has_no_time_was_there_before_only_if_the_file_has_all_times() {
         let from = |has_births, code: Option<&str>| {
             born_from(&SnapshotFile {
                 traced_from_ns: Some(7),
+                attached_ns: Some(3),
                 has_births,
                 coverage: code
                     .map(|code| CoverageNote {
@@ -183,11 +242,18 @@ mod tests {
                 ..of(Some(1))
             })
         };
-        assert_eq!(from(true, None), Some(0));
-        assert_eq!(from(true, Some("baseline_read")), Some(0));
+        assert_eq!(from(true, None), Some(3));
+        assert_eq!(from(true, Some("baseline_read")), Some(3));
         assert_eq!(from(false, None), Some(7));
         assert_eq!(from(true, Some("records_lost")), Some(7));
         assert_eq!(from(true, Some("came_unseen")), None);
+        // A pickle of an older version does not say when the process was attached.
+        let older = SnapshotFile {
+            traced_from_ns: Some(7),
+            has_births: true,
+            ..of(Some(1))
+        };
+        assert_eq!(born_from(&older), Some(7));
     }
 
     #[test]

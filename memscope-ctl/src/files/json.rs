@@ -2,9 +2,9 @@
 //! which memscope's triggers (`--snapshot-format memory-viz-json`) and `json.dump` write.
 
 use super::error::FileError;
-use super::kept::{Births, Block, Image, Segment, SnapshotFile, line_of, not_judged};
+use super::kept::{Births, Block, Segment, SnapshotFile, line_of, not_judged};
 use memscope_pickle::{Stacks, State};
-use memscope_proto::v1;
+use memscope_proto::{Image, v1};
 use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
@@ -34,15 +34,26 @@ struct ProcessHeader {
     pid: u32,
     start_ticks: u64,
     generation: u64,
+    image: Option<u64>,
+    attached_boot_ns: Option<u64>,
+    attached_unix_ns: Option<u64>,
 }
 
 impl ProcessHeader {
     fn image(&self) -> Image {
         Image {
             pid: self.pid,
-            start: self.start_ticks,
+            start_ticks: self.start_ticks,
             generation: self.generation,
+            number: self.image,
         }
+    }
+
+    /// When the process was attached, in nanoseconds since 1970. `offset` lies between that and boot time.
+    fn attached_ns(&self, offset: Option<u64>) -> Option<u64> {
+        let boot = self.attached_boot_ns.zip(offset);
+        let attached = boot.map(|(boot, offset)| boot.saturating_add(offset));
+        attached.or(self.attached_unix_ns)
     }
 }
 
@@ -122,6 +133,7 @@ pub(super) fn list(path: &Path, from: impl Read) -> Result<SnapshotFile, FileErr
     Ok(SnapshotFile {
         path: path.to_owned(),
         image: None,
+        attached_ns: None,
         as_of_ns: None,
         traced_from_ns: None,
         has_births: false,
@@ -148,6 +160,7 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<SnapshotFile, Fil
     let mut kept = SnapshotFile {
         path: path.to_owned(),
         image: None,
+        attached_ns: None,
         as_of_ns: births.newest_ns,
         traced_from_ns: births.reach_back_to_ns(),
         has_births: false,
@@ -162,7 +175,9 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<SnapshotFile, Fil
     let header = header.map(|from| (from.as_of, from.process, from.coverage));
     if let Some((as_of, process, coverage)) = header.or(origin) {
         kept.as_of_ns = as_of.or(kept.as_of_ns);
-        kept.image = process.map(|process| process.image());
+        let process = process.as_ref();
+        kept.image = process.map(ProcessHeader::image);
+        kept.attached_ns = process.and_then(|process| process.attached_ns(offset));
         let notes = coverage.into_iter();
         let note = |note: Note| v1::CoverageNote {
             code: note.code,

@@ -1,7 +1,7 @@
 //! A snapshot from a file, in one form for all kinds of files.
 
 use memscope_pickle::State;
-use memscope_proto::v1;
+use memscope_proto::{Image, v1};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,24 +28,20 @@ pub(crate) struct Segment {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// The memory image of the process that a file describes: process id, start time, and number of execs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Image {
-    pub(crate) pid: u32,
-    pub(crate) start: u64,
-    pub(crate) generation: u64,
-}
-
 /// A snapshot from a file.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotFile {
     pub(crate) path: PathBuf,
     pub(crate) image: Option<Image>,
+    /// When memscope attached that process, in nanoseconds since 1970: nobody says what came and went before. `None` in other
+    /// programs' files, and in pickles of older versions.
+    pub(crate) attached_ns: Option<u64>,
     /// Moment that the snapshot describes, in nanoseconds since 1970.
     pub(crate) as_of_ns: Option<u64>,
     /// From when on the trace of each device has all allocations, in nanoseconds since 1970; `None` without a trace.
     pub(crate) traced_from_ns: Option<u64>,
-    /// It says of each block that was seen to come when it came: each block has its time, or the trace was kept as a whole.
+    /// It says of each block that was seen to come since the attach when it came: each block has its time, or the trace was kept as a
+    /// whole.
     pub(crate) has_births: bool,
     pub(crate) segments: Vec<Segment>,
     /// Stacks, each once: a line for each frame, innermost first.

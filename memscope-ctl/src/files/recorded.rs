@@ -1,6 +1,6 @@
 //! Reads the last moment of a recording as a snapshot.
 
-use super::kept::{Block, Image, Segment, SnapshotFile, line_of};
+use super::kept::{Block, Segment, SnapshotFile, line_of};
 use crate::client::{Client, Room};
 use crate::failure::Failure;
 use crate::recording::Replayer;
@@ -70,6 +70,7 @@ impl Read {
             kept: SnapshotFile {
                 path: path.to_owned(),
                 image: None,
+                attached_ns: None,
                 as_of_ns: None,
                 traced_from_ns: None,
                 has_births: true,
@@ -88,7 +89,10 @@ impl Read {
     fn header(&mut self, header: v1::SnapshotHeader) {
         self.offset = header.as_of.saturating_sub(header.as_of_boot_ns);
         self.kept.as_of_ns = Some(header.as_of);
-        self.kept.image = header.process.and_then(|process| image(&process));
+        if let Some(process) = header.process {
+            self.kept.attached_ns = Some(process.attached_boot_ns.saturating_add(self.offset));
+            self.kept.image = process.facts.map(|facts| facts.memory_image());
+        }
         self.kept.coverage = header.coverage;
     }
 
@@ -130,15 +134,6 @@ impl Read {
         self.kept.stacks = self.different.all;
         self.kept
     }
-}
-
-fn image(process: &v1::Process) -> Option<Image> {
-    let facts = process.facts.as_ref()?;
-    Some(Image {
-        pid: facts.pid,
-        start: facts.start_ticks,
-        generation: facts.generation.into(),
-    })
 }
 
 fn of_wire(segment: v1::Segment, offset: u64) -> Segment {

@@ -1,7 +1,6 @@
 //! Tests with files: real ones of PyTorch's, the same ones damaged, and some that only an attacker would make.
 #![allow(clippy::unwrap_used)]
 
-use super::kept::Image;
 use super::*;
 use memscope_pickle::State;
 use proptest::prelude::*;
@@ -59,7 +58,7 @@ fn real_files_say_what_is_held() {
         let wanted = wanted.map(|(asked, size)| (size, Some(asked), traced));
         assert_eq!(asked, wanted, "{name}");
         assert_eq!(kept.as_of_ns.is_some(), traced, "{name}");
-        assert_eq!(kept.image, None);
+        assert!(kept.image.is_none());
         let total: u64 = kept.segments.iter().map(|segment| segment.size).sum();
         let blocks: u64 = sizes(&kept).iter().map(|(size, ..)| size).sum();
         assert_eq!(total, blocks, "{name}: blocks fill their segments");
@@ -85,19 +84,15 @@ const DOCUMENT: &str = r#"{"segments": [{"device": 1, "address": 4096, "total_si
      {"action": "alloc", "addr": 4096, "size": 500, "stream": 5, "time_us": 7, "frames": [{"line": 1}]},
      {"action": "oom", "device_free": 9, "size": 1, "time_us": 9}]],
   "allocator_settings": {"roundup_power2_divisions": {"1": 0}},
-  "memscope": {"version": "0.1.0", "pid": 7, "start_ticks": 8, "generation": 2, "as_of_unix_ns": 10000,
+  "memscope": {"version": "0.1.0", "pid": 7, "start_ticks": 8, "generation": 2, "image": 3, "attached_unix_ns": 6, "as_of_unix_ns": 10000,
      "coverage": [{"code": "c", "text": "t"}]}}"#;
 
 #[test]
 fn a_triggers_json_says_whose_it_is_and_when_blocks_came() {
     let kept = read(DOCUMENT.as_bytes()).unwrap();
-    let (pid, start, generation) = (7, 8, 2);
-    let image = Image {
-        pid,
-        start,
-        generation,
-    };
-    assert_eq!(kept.image, Some(image));
+    let image = kept.image.unwrap();
+    assert_eq!((image.pid, image.start_ticks, image.generation), (7, 8, 2));
+    assert_eq!((image.number, kept.attached_ns), (Some(3), Some(6)));
     assert_eq!(kept.as_of_ns, Some(10_000));
     assert_eq!(kept.coverage.len(), 1);
     assert_eq!(
@@ -119,7 +114,7 @@ fn a_triggers_json_says_whose_it_is_and_when_blocks_came() {
     let list = &DOCUMENT[DOCUMENT.find('[').unwrap()..DOCUMENT.find(",\n  \"device").unwrap()];
     let alone = read(list.as_bytes()).unwrap();
     assert_eq!(sizes(&alone), sizes(&kept));
-    assert_eq!((alone.image, alone.as_of_ns), (None, None));
+    assert!(alone.image.is_none() && alone.as_of_ns.is_none());
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! PyTorch's own snapshots, pickles of `torch.cuda.memory._snapshot()`, as files of any kind are kept.
 
 use super::error::FileError;
-use super::kept::{
-    Births, Block, Image, MOST_IN_ALL, Segment, SnapshotFile, Stack, line_of, not_judged,
-};
+use super::kept::{Births, Block, MOST_IN_ALL, Segment, SnapshotFile, Stack, line_of, not_judged};
 use memscope_pickle::{Action, Note, Pickle, Snapshot, Stacks, Value};
-use memscope_proto::v1;
+use memscope_proto::{Image, v1};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,11 +54,13 @@ pub(super) fn of_pickle_within(
     let image = origin.pid.zip(origin.start_ticks).zip(origin.generation);
     Ok(SnapshotFile {
         path: path.to_owned(),
-        image: image.map(|((pid, start), generation)| Image {
+        image: image.map(|((pid, start_ticks), generation)| Image {
             pid,
-            start,
+            start_ticks,
             generation,
+            number: origin.image,
         }),
+        attached_ns: origin.attached_unix_ns,
         as_of_ns: origin.as_of_unix_ns.or(births.newest_ns),
         traced_from_ns: births.reach_back_to_ns(),
         has_births: origin.trace_dropped == Some(0),

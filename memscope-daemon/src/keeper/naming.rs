@@ -43,7 +43,7 @@ impl Keeper {
         }
     }
 
-    /// Names everything that is queued.
+    /// Names everything that is queued, and hands over the pictures that waited for that.
     pub(super) fn name_code(&mut self) {
         if self.naming.busy {
             return;
@@ -77,6 +77,7 @@ impl Keeper {
             );
         }
         self.naming.busy = false;
+        self.hand_over_pictures();
     }
 
     /// Reads the names of the code objects in stacks that have none yet, with the number of the sighting of each object. An object that

@@ -4,15 +4,18 @@
 //! released the segments that no block used and tried again. So these segments are not in the picture any more, and
 //! their release is in its trace before the report. Every block is as it was when the request came, since PyTorch
 //! holds its lock from then on.
+//!
+//! Names of code that is new are read after the records at hand, and code that runs out of memory often is. So a picture waits for them
+//! before it is handed over.
 
 use std::sync::Arc;
 
 use memscope_ledger::Ledger;
 use memscope_ledger::event::{Event, ProcessHandle};
-use memscope_ledger::report::{AsOf, Baseline, SnapshotReport};
+use memscope_ledger::report::{AsOf, Baseline};
 
 use super::state::Keeper;
-use super::taking::Taking;
+use super::taking::{Picture, Taking};
 use crate::snapshots::Job;
 
 impl Keeper {
@@ -49,8 +52,7 @@ impl Keeper {
         let Some(taking) = &mut self.taking else {
             return;
         };
-        // Several triggers may need the same picture.
-        let mut made: Option<(ProcessHandle, Arc<SnapshotReport>)> = None;
+        let made_before = self.pictures.len();
         for firing in due {
             if firing.paused.is_some() {
                 taking.writer.paused(
@@ -67,22 +69,42 @@ impl Keeper {
                     .busy(&firing, &name(&self.ledger, firing.process));
                 continue;
             }
-            let report = match &made {
-                Some((process, report)) if *process == firing.process => Arc::clone(report),
-                _ => match self.ledger.snapshot(firing.process, as_of) {
-                    Some(report) => Arc::new(report),
-                    None => continue,
-                },
-            };
-            made = Some((firing.process, Arc::clone(&report)));
+            // Several triggers may need the same picture.
+            let mut made = self.pictures.iter_mut().skip(made_before);
+            let made = made.find(|made| made.report.process.handle == firing.process);
             let baseline = self.ledger.baseline(firing.process);
-            taking.writer.take(Job {
-                report,
-                baseline: baseline.unwrap_or(Baseline::Unknown),
-                firing,
-            });
+            let baseline = baseline.unwrap_or(Baseline::Unknown);
+            if let Some(picture) = made {
+                taking.writer.hold(firing.trigger, &picture.report);
+                picture.firings.push((firing, baseline));
+            } else if let Some((report, unnamed)) = self.ledger.picture(firing.process, as_of) {
+                taking.writer.hold(firing.trigger, &report);
+                self.pictures.push(Picture {
+                    report,
+                    unnamed,
+                    firings: vec![(firing, baseline)],
+                });
+            }
         }
         self.save_watching();
+    }
+
+    /// Hands the pictures that were made to the thread that writes them, with the names that are known by now.
+    pub(super) fn hand_over_pictures(&mut self) {
+        let Some(taking) = &self.taking else {
+            return;
+        };
+        for mut picture in self.pictures.drain(..) {
+            self.ledger.name(&mut picture.report, &picture.unnamed);
+            let report = Arc::new(picture.report);
+            for (firing, baseline) in picture.firings {
+                taking.writer.take(Job {
+                    report: Arc::clone(&report),
+                    baseline,
+                    firing,
+                });
+            }
+        }
     }
 
     /// Writes down triggers and findings, if they have changed.

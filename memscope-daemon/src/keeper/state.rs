@@ -15,7 +15,7 @@ use super::command::{Command, KeeperMessage};
 use super::frees::Frees;
 use super::rest::Rest;
 use super::shedding::Shedding;
-use super::taking::Taking;
+use super::taking::{Picture, Taking};
 use super::watching::{Said, Watching};
 use crate::ingest::ring::Ring;
 use crate::native::Jobs;
@@ -56,6 +56,8 @@ pub struct Keeper {
     pub(super) taking: Option<Taking>,
     /// Firings that were not acted on yet.
     pub(super) due: Vec<Firing>,
+    /// Pictures that wait until names were read.
+    pub(super) pictures: Vec<Picture>,
     pub(super) watched: HashMap<ProcessHandle, Watched>,
     /// Bytes of the ring that each process's records took in the piece that is being read. It is empty between pieces.
     pub(super) shares_read: HashMap<ProcessHandle, u64>,

@@ -1,9 +1,11 @@
 //! Snapshots that are taken when triggers fire.
 
+use memscope_ledger::Unnamed;
+use memscope_ledger::report::{Baseline, SnapshotReport};
 use memscope_rpc::{Caller, Condition, Refusal, TriggerStatus};
 
 use crate::snapshots::{Tallies, Writer};
-use crate::triggers::Triggers;
+use crate::triggers::{Firing, Triggers};
 
 /// The triggers, and the writer of their snapshots.
 pub struct Taking {
@@ -13,6 +15,14 @@ pub struct Taking {
     pub writer: Writer,
     /// Time after a snapshot in which the same trigger takes no other one in the same process, in nanoseconds.
     pub pause_ns: u64,
+}
+
+/// A picture that was made, and whose names may not all have been read yet.
+pub(super) struct Picture {
+    pub(super) report: SnapshotReport,
+    pub(super) unnamed: Unnamed,
+    /// The firings that need it, each with whether the process's baseline was known.
+    pub(super) firings: Vec<(Firing, Baseline)>,
 }
 
 impl Taking {

@@ -109,6 +109,7 @@ impl Keeper {
             tracer,
             taking,
             due: Vec::new(),
+            pictures: Vec::new(),
             watched: HashMap::new(),
             shares_read: HashMap::new(),
             frees: Frees::default(),
@@ -177,6 +178,7 @@ impl Keeper {
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
                         self.ask_to_wake(false);
                         self.read_everything();
+                        self.hand_over_pictures();
                         if let Some(taking) = &mut self.taking {
                             taking.writer.finish(PATIENCE);
                         }
@@ -188,6 +190,8 @@ impl Keeper {
                     Err(TryRecvError::Empty) => break,
                 }
             }
+            // Those that the daemon's own records or the time have brought.
+            self.hand_over_pictures();
             self.tell_losses();
             let now = clock::boot_ns();
             if self.ring.is_some() {

@@ -207,13 +207,17 @@ impl Writer {
         waiting == 0 || waiting < WAITING && bytes < WAITING_BYTES
     }
 
-    /// Queues a snapshot to be written.
-    pub fn take(&self, job: Job) {
+    /// Holds room for a snapshot that this trigger takes, until it is queued and written. They are queued in the same order.
+    pub fn hold(&self, trigger: u64, report: &SnapshotReport) {
         self.is_busy.store(false, Ordering::Relaxed);
-        let trigger = job.firing.trigger;
         lock(&self.waiting).push_back(trigger);
         self.waiting_bytes
-            .fetch_add(weight(&job.report), Ordering::Relaxed);
+            .fetch_add(weight(report), Ordering::Relaxed);
+    }
+
+    /// Queues a snapshot to be written, for which room is held.
+    pub fn take(&self, job: Job) {
+        let trigger = job.firing.trigger;
         let jobs = self.jobs.as_ref();
         if jobs.is_none_or(|jobs| jobs.send(job).is_err()) {
             tracing::error!("the thread that writes snapshots has ended");

@@ -136,6 +136,11 @@ impl Place {
         }
     }
 
+    fn take(&self, job: Job) {
+        self.writer.hold(job.firing.trigger, &job.report);
+        self.writer.take(job);
+    }
+
     /// Waits until no snapshot waits to be written.
     fn settle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -170,7 +175,7 @@ impl Place {
 #[test]
 fn a_snapshot_is_written_with_what_it_is() {
     let place = Place::new(named("memory-viz-json"), 1 << 20);
-    place.writer.take(job(u32::MAX, 5));
+    place.take(job(u32::MAX, 5));
     place.settle();
     let kept = place.writer.shelf().store().list();
     assert_eq!(kept.len(), 1);
@@ -235,7 +240,7 @@ fn a_snapshot_is_written_with_what_it_is() {
 #[test]
 fn one_without_its_baseline_says_so() {
     let place = Place::new(named("memory-viz"), 1 << 20);
-    place.writer.take(Job {
+    place.take(Job {
         baseline: Baseline::Awaited,
         ..job(u32::MAX, 5)
     });
@@ -258,7 +263,7 @@ fn one_without_its_baseline_says_so() {
 fn every_format() {
     for format in SNAPSHOTS {
         let place = Place::new(format, 1 << 22);
-        place.writer.take(job(u32::MAX, 5));
+        place.take(job(u32::MAX, 5));
         place.settle();
         let kept = place.writer.shelf().store().list();
         assert_eq!(kept.len(), 1, "{:?}", place.said());
@@ -285,7 +290,7 @@ fn every_format() {
 #[test]
 fn one_that_is_too_large_is_not_kept_and_leaves_nothing() {
     let place = Place::new(named("memory-viz"), 30_000);
-    place.writer.take(job(1, 100));
+    place.take(job(1, 100));
     place.settle();
     assert_eq!(
         place.writer.shelf().store().list().len(),
@@ -293,7 +298,7 @@ fn one_that_is_too_large_is_not_kept_and_leaves_nothing() {
         "{:?}",
         place.said()
     );
-    place.writer.take(job(2, 100_000));
+    place.take(job(2, 100_000));
     place.settle();
     assert_eq!(place.writer.shelf().store().list().len(), 1);
     assert_eq!(
@@ -320,7 +325,7 @@ fn a_place_that_cannot_be_written_is_said_once_until_it_can_be() {
         place.said()
     );
     for _ in 0..3 {
-        place.writer.take(job(1, 5));
+        place.take(job(1, 5));
     }
     place.settle();
     let said = place.said();
@@ -328,11 +333,11 @@ fn a_place_that_cannot_be_written_is_said_once_until_it_can_be() {
     assert!(said[1].contains("could not be written to"), "{said:?}");
     assert_eq!(place.status().skipped, [("failed".to_owned(), 3)]);
     fs::remove_file(place.folder.path().join("snapshots")).unwrap();
-    place.writer.take(job(1, 5));
+    place.take(job(1, 5));
     place.settle();
     assert_eq!(place.status().written, 1);
     block_again(place.folder.path());
-    place.writer.take(job(1, 5));
+    place.take(job(1, 5));
     place.settle();
     assert_eq!(place.said().len(), 4, "{:?}", place.said());
 }
@@ -350,7 +355,7 @@ fn only_so_much_waits() {
     let held = shelf.store();
     let mut taken = 0;
     while place.writer.has_room() {
-        place.writer.take(job(1, 5));
+        place.take(job(1, 5));
         taken += 1;
     }
     assert_eq!(taken, WAITING);
@@ -374,7 +379,7 @@ fn only_so_much_waits() {
         .waiting_bytes
         .fetch_add(WAITING_BYTES, Ordering::Relaxed);
     assert!(place.writer.has_room());
-    place.writer.take(job(1, 5));
+    place.take(job(1, 5));
     assert!(!place.writer.has_room());
     drop(held);
     place.settle();
@@ -392,13 +397,13 @@ fn only_so_much_waits() {
 fn the_end_waits_for_what_was_taken() {
     let mut place = Place::new(named("memory-viz"), 1 << 30);
     for _ in 0..3 {
-        place.writer.take(job(1, 50_000));
+        place.take(job(1, 50_000));
     }
     place.writer.finish(Duration::from_secs(60));
     assert_eq!(place.status().written, 3);
     assert_eq!(place.writer.shelf().store().list().len(), 3);
     // Nothing is taken after it.
-    place.writer.take(job(1, 5));
+    place.take(job(1, 5));
     assert_eq!(place.status().skipped, [("failed".to_owned(), 1)]);
 }
 
@@ -408,8 +413,8 @@ fn the_end_does_not_wait_for_ever() {
     let shelf = place.writer.shelf().clone();
     // The thread cannot finish one while the store is held.
     let held = shelf.store();
-    place.writer.take(job(1, 5));
-    place.writer.take(job(1, 5));
+    place.take(job(1, 5));
+    place.take(job(1, 5));
     place.writer.finish(Duration::from_millis(50));
     assert_eq!(place.status().skipped, [("failed".to_owned(), 2)]);
     let said = place.said();
@@ -424,7 +429,7 @@ fn the_end_does_not_wait_for_ever() {
 #[test]
 fn the_counts_outlive_the_daemon() {
     let place = Place::new(named("memory-viz"), 1 << 20);
-    place.writer.take(job(1, 5));
+    place.take(job(1, 5));
     place.settle();
     place.writer.busy(&firing(7, "oom"), "process 1 (python)");
     place.writer.busy(&firing(8, "oom"), "process 1 (python)");

@@ -249,6 +249,7 @@ impl Tracer {
         facts.level = Some(level);
         facts.step_name = cause.options.step_name.clone();
         facts.generation = cause.generation;
+        facts.image = memscope_site::process::image_number(pid);
         facts.from_start = !resolved.device_library && !resolved.pytorch;
         facts.container = memscope_site::containers::names(&facts, &self.pod_logs);
 

@@ -15,6 +15,7 @@ pub fn process(environment: &[(&str, &str)]) -> ProcessSummary {
         handle: ProcessHandle(1),
         facts: ProcessFacts {
             pid: 4242,
+            image: Some(12345),
             comm: "python \"quoted\" ünï".to_owned(),
             environment: environment
                 .iter()

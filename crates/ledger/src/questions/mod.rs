@@ -28,6 +28,7 @@ pub use affects::{Affects, Answer, EFFECTS, Effect, effect, inexact, is_judged};
 pub use changes::PoolChange;
 pub use marks::find_mark;
 pub use question::{Needs, Question, Senseless};
+pub use snapshot::Unnamed;
 
 use crate::Ledger;
 use crate::event::ProcessHandle;
@@ -62,7 +63,19 @@ impl Ledger {
 
     /// A snapshot: segments and blocks at this moment, and the trace.
     pub fn snapshot(&self, p: ProcessHandle, as_of: AsOf) -> Option<SnapshotReport> {
+        self.picture(p, as_of).map(|(report, _)| report)
+    }
+
+    /// The same, with those of its stacks that have frames without a name yet. [`Ledger::name`] names them later.
+    pub fn picture(&self, p: ProcessHandle, as_of: AsOf) -> Option<(SnapshotReport, Unnamed)> {
         Some(snapshot::report(self.process(p)?, as_of, self.clock()))
+    }
+
+    /// Gives the stacks of a picture the names that have come since it was made. Nothing else of it changes.
+    pub fn name(&self, report: &mut SnapshotReport, unnamed: &Unnamed) {
+        if let Some(process) = self.process(report.process.handle) {
+            snapshot::name(process, report, unnamed);
+        }
     }
 
     /// What each stack of a process allocated.

@@ -36,8 +36,23 @@ impl Placed {
     }
 }
 
+/// The stacks of a picture that had frames without a name when it was made.
+#[derive(Clone, Debug, Default)]
+pub struct Unnamed(Vec<(u32, StackIndex)>);
+
+/// Gives the stacks of a picture the names that are known by now.
+pub(crate) fn name(process: &Process, report: &mut SnapshotReport, unnamed: &Unnamed) {
+    for (at, place) in &unnamed.0 {
+        let stack = process.stacks.stack(*place);
+        // It may have been given up since.
+        if let (None, Some(named)) = (stack.missing, report.stacks.get_mut(*at as usize)) {
+            *named = Arc::new(stack);
+        }
+    }
+}
+
 /// Builds the snapshot of a process.
-pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
+pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> (SnapshotReport, Unnamed) {
     let mut making = Making::of(process);
     let (mut segments, mut unmapped) = (Vec::new(), Vec::new());
     let mut trace: Vec<SnapshotTrace> = Vec::new();
@@ -73,7 +88,10 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
     for entry in &mut trace {
         entry.stack = making.stack(entry.stack);
     }
-    SnapshotReport {
+    let unnamed = making.indices.iter();
+    let unnamed = unnamed.filter(|(place, _)| process.stacks.is_unnamed(**place));
+    let unnamed = Unnamed(unnamed.map(|(place, at)| (*at, *place)).collect());
+    let report = SnapshotReport {
         process: process.summary(),
         as_of,
         segments,
@@ -87,7 +105,8 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         stacks: making.stacks,
         labels: process.labels.all(),
         coverage: coverage::of_picture(process),
-    }
+    };
+    (report, unnamed)
 }
 
 /// How many devices the framework has: the number that was read from it, or else one more than the largest ordinal of

@@ -437,6 +437,23 @@ impl Stacks {
             })
     }
 
+    /// Whether a stack has frames that have no name yet.
+    pub(crate) fn is_unnamed(&self, index: StackIndex) -> bool {
+        let Some(held) = self.held(index) else {
+            return false;
+        };
+        let unnamed = |sighting: u32| {
+            let code = self.codes.get(sighting as usize);
+            code.is_none_or(|code| code.name.is_none())
+        };
+        let mut natives = held.content.natives.iter();
+        held.content
+            .frames
+            .iter()
+            .any(|(sighting, _)| unnamed(*sighting))
+            || natives.any(|address| !self.natives.contains_key(address))
+    }
+
     /// Name of the code object that an address names now.
     pub(crate) fn name_at(&self, address: u64) -> Option<&CodeName> {
         let sighting = self.current.get(&address)?;
@@ -684,10 +701,13 @@ impl Stacks {
 
     /// Sighting and instruction of a stack's frames of Python code, innermost first.
     fn python(&self, index: StackIndex) -> &[(u32, u64)] {
-        let held = place(index)
-            .checked_sub(KINDS + self.gone)
-            .and_then(|place| self.held.get(place as usize));
-        held.map_or(&[], |held| &held.content.frames)
+        self.held(index).map_or(&[], |held| &held.content.frames)
+    }
+
+    /// What is held of a stack; `None` where there is none, and where it was given up.
+    fn held(&self, index: StackIndex) -> Option<&Held> {
+        let place = place(index).checked_sub(KINDS + self.gone)?;
+        self.held.get(place as usize)
     }
 
     /// The frames of both kinds in order, innermost first. A frame of the interpreter's own function is replaced by the

@@ -239,6 +239,7 @@ impl<E> Log<'_, E> {
             generation: generation
                 .and_then(|number| u32::try_from(number).ok())
                 .unwrap_or(0),
+            image: origin.image,
             comm: about.name.to_owned(),
             level: Some(Level::Trace),
             ..ProcessFacts::default()

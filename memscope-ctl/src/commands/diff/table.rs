@@ -67,7 +67,7 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
     let (matching, of_files): (Vec<_>, Vec<_>) = notes
         .iter()
         .cloned()
-        .partition(|note| note.code == BY_PLACE);
+        .partition(|note| [BY_PLACE, "attached_anew"].contains(&&*note.code));
     let notes = &of_files[..];
     let by_place = !matching.is_empty();
     let known = Known::of(notes, &["totals", "blocks"]);
@@ -103,7 +103,9 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
     if !devices.is_empty() {
         text.push_str(match (known, by_place) {
             (Known::Exactly, false) => "",
-            (Known::Exactly, true) => "\nAs places and stacks of blocks tell it:\n",
+            (Known::Exactly, true) => {
+                "\nAs the places of blocks tell it, and their stacks where they are compared:\n"
+            }
             _ => "\nOf the blocks that are known:\n",
         });
     }
@@ -210,6 +212,41 @@ fn change(came: u64, went: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nobody saw what came and went before the new attach. The totals are known all the same.
+    #[test]
+    fn a_new_attach_makes_bounds_of_what_came_and_went() {
+        let amount = |count| {
+            Some(v1::Amount {
+                bytes: count << 20,
+                count,
+            })
+        };
+        let answer = v1::DiffResponse {
+            devices: vec![v1::DeviceDiff {
+                allocated_before_bytes: 4 << 20,
+                allocated_after_bytes: 5 << 20,
+                came: amount(2),
+                went: amount(1),
+                stayed: amount(3),
+                ..v1::DeviceDiff::default()
+            }],
+            coverage: vec![v1::CoverageNote {
+                code: "attached_anew".to_owned(),
+                affects: ["blocks", "stacks", "history"].map(str::to_owned).to_vec(),
+                ..v1::CoverageNote::default()
+            }],
+            ..v1::DiffResponse::default()
+        };
+        let text = moments(&answer, 10);
+        for words in [
+            "allocated 4.00 MiB to 5.00 MiB,",
+            "came at least 2.00 MiB in 2, went at least 1.00 MiB in 1, stayed at most 3.00 MiB in 3",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+        assert!(!text.contains("unknown"), "{text}");
+    }
 
     #[test]
     fn a_limit_of_0_leaves_nothing_out() {

@@ -263,6 +263,7 @@ class ProcessFacts(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     FROM_START_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id in the initial pid namespace."""
     namespace_pid: _builtins.int
@@ -270,7 +271,7 @@ class ProcessFacts(_message.Message):
     start_ticks: _builtins.int
     """Start time, clock ticks since boot."""
     generation: _builtins.int
-    """Generation of the memory image: the number of execs seen."""
+    """Number of execs that were seen while it was traced, since the attach. See image for what tells memory images apart."""
     parent_pid: _builtins.int
     """Process id of the parent."""
     uid: _builtins.int
@@ -287,6 +288,8 @@ class ProcessFacts(_message.Message):
     """Level asked for."""
     from_start: _builtins.bool
     """True if the attach came before any device library was in the process, so nothing was missed."""
+    image: _builtins.int
+    """Number of the memory image: the same for each attach of one image, another one after an exec. Absent where it could not be read."""
     @_builtins.property
     def cmdline(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Command line, an element for each argument; long ones are cut with "…"."""
@@ -312,17 +315,22 @@ class ProcessFacts(_message.Message):
         environment: _abc.Iterable[Global___EnvironmentVariable] | None = ...,
         level: Global___Level.ValueType = ...,
         from_start: _builtins.bool = ...,
+        image: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "_namespace_pid", b"_namespace_pid", "cgroup", b"cgroup", "namespace_pid", b"namespace_pid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "_image", b"_image", "_namespace_pid", b"_namespace_pid", "cgroup", b"cgroup", "image", b"image", "namespace_pid", b"namespace_pid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "_namespace_pid", b"_namespace_pid", "cgroup", b"cgroup", "cmdline", b"cmdline", "comm", b"comm", "effective_uid", b"effective_uid", "environment", b"environment", "from_start", b"from_start", "generation", b"generation", "level", b"level", "namespace_pid", b"namespace_pid", "parent_pid", b"parent_pid", "pid", b"pid", "saved_uid", b"saved_uid", "start_ticks", b"start_ticks", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup", "_image", b"_image", "_namespace_pid", b"_namespace_pid", "cgroup", b"cgroup", "cmdline", b"cmdline", "comm", b"comm", "effective_uid", b"effective_uid", "environment", b"environment", "from_start", b"from_start", "generation", b"generation", "image", b"image", "level", b"level", "namespace_pid", b"namespace_pid", "parent_pid", b"parent_pid", "pid", b"pid", "saved_uid", b"saved_uid", "start_ticks", b"start_ticks", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cgroup: _TypeAlias = _typing.Literal["cgroup"]  # noqa: Y015
     _WhichOneofArgType__cgroup: _TypeAlias = _typing.Literal["_cgroup", b"_cgroup"]  # noqa: Y015
+    _WhichOneofReturnType__image: _TypeAlias = _typing.Literal["image"]  # noqa: Y015
+    _WhichOneofArgType__image: _TypeAlias = _typing.Literal["_image", b"_image"]  # noqa: Y015
     _WhichOneofReturnType__namespace_pid: _TypeAlias = _typing.Literal["namespace_pid"]  # noqa: Y015
     _WhichOneofArgType__namespace_pid: _TypeAlias = _typing.Literal["_namespace_pid", b"_namespace_pid"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cgroup) -> _WhichOneofReturnType__cgroup | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__image) -> _WhichOneofReturnType__image | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__namespace_pid) -> _WhichOneofReturnType__namespace_pid | None: ...
 

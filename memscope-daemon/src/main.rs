@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory as _;
+use memscope_daemon::again::Again;
 use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::courses::Courses;
 use memscope_daemon::keeper::{
@@ -19,8 +20,7 @@ use memscope_daemon::otlp::{Pusher, queue::Queues, settings::Settings as OtlpSet
 use memscope_daemon::policy::Policy;
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
-use memscope_daemon::settings::{self, Settings, SettingsError};
-use memscope_daemon::again::Again;
+use memscope_daemon::settings::{self, Settings, SettingsError, one_line};
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::survive::{self, Beginning};
 use memscope_daemon::tracer::{self, Order, TakenOver, Tracer, told_channel};
@@ -324,7 +324,7 @@ fn read_policy_at_hangup(orders: Sender<Order>, messages: Messages) -> Result<()
                     Severity::Warning,
                     format!(
                         "the configuration was read again and is wrong, so the policy is as before: {}",
-                        memscope_daemon::error_chain(&error)
+                        one_line(&memscope_daemon::error_chain(&error))
                     ),
                 ),
                 // The runtime ends.

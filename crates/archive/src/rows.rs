@@ -221,8 +221,12 @@ pub fn peaks(
     ended: bool,
 ) -> Vec<Row> {
     let devices = stats.devices.iter();
+    let is_read = stats.is_only_read();
     let rows = devices.map(|device| {
-        let seen = |count: u64| int(count).filter(|_| !stats.hides_pool_of(device));
+        let is_hidden = is_read || stats.hides_pool_of(device);
+        let seen = |count: u64| int(count).filter(|_| !is_hidden);
+        // What was there between two readings is seen by nobody.
+        let peak = |bytes: Option<u64>| bytes.filter(|_| !is_read);
         let record = PeakRow {
             ended: Some(ended),
             state: word(process.state()),
@@ -230,9 +234,9 @@ pub fn peaks(
             source: word(device.source()),
             allocated_bytes: device.allocated_bytes.and_then(int),
             reserved_bytes: device.reserved_bytes.and_then(int),
-            peak_allocated_bytes: device.peak_allocated_bytes.and_then(int),
-            peak_reserved_bytes: device.peak_reserved_bytes.and_then(int),
-            peak_time: device.peak_unix_ns.and_then(Time::of_unix_ns),
+            peak_allocated_bytes: peak(device.peak_allocated_bytes).and_then(int),
+            peak_reserved_bytes: peak(device.peak_reserved_bytes).and_then(int),
+            peak_time: peak(device.peak_unix_ns).and_then(Time::of_unix_ns),
             baseline_bytes: device.baseline_bytes.and_then(int),
             alloc_count: seen(device.alloc_count),
             free_count: seen(device.free_count),

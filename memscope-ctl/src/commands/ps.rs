@@ -150,8 +150,8 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
         let until = process.ended_boot_ns.or(now_boot_ns)?;
         Some(until.saturating_sub(process.attached_boot_ns))
     };
-    // The clocks of other nodes are not ours.
-    let has_since = !has_node && all.iter().any(|(_, process)| since(process).is_some());
+    // The clocks of other nodes are not ours. Where it is not known of those that run, the column is left out.
+    let has_since = !has_node && all.iter().all(|(_, process)| since(process).is_some());
     let mut head = Vec::from_iter(has_node.then_some(Column::Left("NODE")));
     head.extend([Column::Right("PID"), Column::Left("TRACED")]);
     head.extend(has_since.then_some(Column::Right("SINCE")));

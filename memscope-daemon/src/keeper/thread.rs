@@ -285,6 +285,14 @@ impl Keeper {
                 let _ = done.send(());
             }
             Command::Append { process, record } => self.append(process, &record),
+            Command::AppendOf {
+                process,
+                time_ns,
+                record,
+            } => {
+                self.read_everything();
+                self.write(process, time_ns, &record);
+            }
             Command::Define { records, done } => {
                 let records = records.into_iter();
                 self.append_all(records.map(|one| (ProcessHandle(0), one)).collect());

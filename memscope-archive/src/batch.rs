@@ -749,7 +749,10 @@ fn new_steps(
         if is_first && is_forgotten && row.from_boot_ns > before.steps_to_ns {
             let is_same = before.steps_to_ns == 0 || before.step_source == source;
             let from = before.step + 1;
-            let missing = row.step.checked_sub(from).filter(|steps| is_same && *steps > 0);
+            let missing = row
+                .step
+                .checked_sub(from)
+                .filter(|steps| is_same && *steps > 0);
             let level = process.facts.as_ref().map(v1::ProcessFacts::level);
             let has_all = matches!(level, Some(v1::Level::Blocks | v1::Level::Trace))
                 && told != v1::StepSource::Pattern;

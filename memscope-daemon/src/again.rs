@@ -85,10 +85,7 @@ impl Again {
         Ok(Job {
             report: Arc::new(report),
             firing: one.firing.clone(),
-            baseline: folded
-                .ledger
-                .baseline(process)
-                .unwrap_or(Baseline::Unknown),
+            baseline: folded.ledger.baseline(process).unwrap_or(Baseline::Unknown),
         })
     }
 }
@@ -137,8 +134,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = Config::new(EPOCH, [7; 16], ClockPair::default());
         let mut journal = Journal::create(folder.path(), config).unwrap();
-        let (mut decoder, mut ledger) =
-            (Decoder::new(EPOCH), Ledger::new(LedgerConfig::default()));
+        let (mut decoder, mut ledger) = (Decoder::new(EPOCH), Ledger::new(LedgerConfig::default()));
         let facts = ProcessFacts {
             pid: 41,
             ..ProcessFacts::default()

@@ -104,8 +104,7 @@ fn look(path: PathBuf, config: &LedgerConfig) -> EarlierRun {
             run.until_unix_ns = Some(ended.end.unix_ns);
             // What had loaded no library of a device when the run ended has nothing to be asked for either.
             let mut processes = ended.ledger.processes();
-            processes
-                .retain(|one| !one.waits_for_device && ended.ledger.is_listed(one.handle));
+            processes.retain(|one| !one.waits_for_device && ended.ledger.is_listed(one.handle));
             run.processes = processes.into_iter().map(who).collect();
         }
         Err(error) => run.problem = Some(crate::error_chain(&error)),

@@ -477,7 +477,9 @@ impl Daemon for Serving {
         let (path, stopped) = self.past().await?;
         let stopped = match stopped {
             Some(stopped) if stopped.unix_ns.is_none() => return Err(stopped.refused()),
-            stopped => stopped.map(|stopped| format!("the {stopped}: what came later is not in it")),
+            stopped => {
+                stopped.map(|stopped| format!("the {stopped}: what came later is not in it"))
+            }
         };
         let opened = tokio::task::spawn_blocking(move || Recording::open(&path)).await;
         let recording = match opened.map_err(|source| unreadable(Box::new(source)))? {
@@ -1216,7 +1218,11 @@ impl std::fmt::Display for Stopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let reason = &self.reason;
         match self.unix_ns {
-            Some(ns) => write!(f, "journal has stopped at {} ({reason})", memscope_units::moment_ms(ns)),
+            Some(ns) => write!(
+                f,
+                "journal has stopped at {} ({reason})",
+                memscope_units::moment_ms(ns)
+            ),
             None => write!(f, "journal has stopped ({reason})"),
         }
     }

@@ -428,11 +428,17 @@ mod tests {
         assert!(picture.lines().count() > 2, "{picture}");
         let said = one_line(&picture);
         let has = |what: &str| said.contains(what);
-        assert!(has("line 2, column 10") && !has("\n") && !has(" | ") && !has("= ="), "{said}");
+        assert!(
+            has("line 2, column 10") && !has("\n") && !has(" | ") && !has("= ="),
+            "{said}"
+        );
         let last = picture.trim_end().lines().last().unwrap();
         assert!(said.ends_with(last), "{said}");
         let said = one_line(&read(&[], "memory = \"lots\"").unwrap_err());
-        assert!(said.contains("lots") && !said.contains('\n') && !said.contains("::"), "{said}");
+        assert!(
+            said.contains("lots") && !said.contains('\n') && !said.contains("::"),
+            "{said}"
+        );
     }
 
     #[test]

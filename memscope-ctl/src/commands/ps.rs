@@ -193,3 +193,31 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
     });
     table(&head, rows.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the clock of its machine it is not known since when a process that runs is traced.
+    #[test]
+    fn a_column_that_running_processes_cannot_have_is_left_out() {
+        let of = |pid, state: v1::ProcessState, ended_boot_ns| v1::Process {
+            facts: Some(v1::ProcessFacts {
+                pid,
+                ..v1::ProcessFacts::default()
+            }),
+            state: state.into(),
+            ended_boot_ns,
+            ..v1::Process::default()
+        };
+        let runs = of(1, v1::ProcessState::Attached, None);
+        let ended = of(2, v1::ProcessState::Exited, Some(5_000_000_000));
+        let has = |all: &[&v1::Process], now| {
+            let all: Vec<_> = all.iter().map(|one| (None, *one)).collect();
+            processes(&all, now).contains("SINCE")
+        };
+        assert!(!has(&[&runs, &ended], None));
+        assert!(has(&[&runs, &ended], Some(9_000_000_000)));
+        assert!(has(&[&ended], None));
+    }
+}

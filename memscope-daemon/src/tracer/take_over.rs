@@ -127,7 +127,8 @@ impl Tracer {
         let lives = |pid, start| {
             memscope_site::process::alive(pid).is_ok_and(|now| now.start_ticks == start)
         };
-        let gone = |(pid, start): &(u32, u64)| !self.traced.contains_key(pid) && lives(*pid, *start);
+        let gone =
+            |(pid, start): &(u32, u64)| !self.traced.contains_key(pid) && lives(*pid, *start);
         taken.unwritten = untraced.iter().filter(|one| gone(one)).count();
         for pid in pids {
             self.follow_what_was_forked(pid);

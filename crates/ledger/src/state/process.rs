@@ -513,7 +513,8 @@ impl Process {
     /// Whether it has ended and nobody will ask for it: it has loaded no library of a device, or used none before it executed another image.
     pub(crate) fn is_nothing_to_keep(&self) -> bool {
         let is_unused = self.visible_devices().is_empty() && self.loss.records() == 0;
-        let is_nothing = self.waits_for_device() || self.state == ProcessState::Replaced && is_unused;
+        let is_nothing =
+            self.waits_for_device() || self.state == ProcessState::Replaced && is_unused;
         self.ended_ns.is_some() && is_nothing
     }
 

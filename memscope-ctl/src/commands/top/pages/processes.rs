@@ -103,9 +103,7 @@ fn row(one: &Known<'_>, device: Option<&v1::DeviceStats>, place: usize) -> Row {
     let step_ns = step.and_then(|steps| steps.median_ns);
     let grows_by = match process.growing_lines.unwrap_or_default() {
         0 => None,
-        _ => process
-            .growth_bytes_per_step
-            .or(process.growth_bytes_per_s),
+        _ => process.growth_bytes_per_step.or(process.growth_bytes_per_s),
     };
     Row {
         key: key(process, place),

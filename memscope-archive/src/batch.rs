@@ -374,7 +374,7 @@ impl Maker<'_> {
             let told = standing.get(&process.handle).unwrap_or(&nothing);
             let is_live = process.state() == v1::ProcessState::Attached;
             // As long as not all that stand were told, nothing follows from what was not.
-            if is_live && told.len() as u64 != process.growing_lines {
+            if is_live && Some(told.len() as u64) != process.growing_lines {
                 continue;
             }
             let over = seen
@@ -396,6 +396,10 @@ impl Maker<'_> {
         let Some(process) = self.processes.get(&handle).cloned() else {
             return Ok(());
         };
+        // It has nothing to tell, and nothing is missing if it ends before it uses a device.
+        if process.waits_for_device {
+            return Ok(());
+        }
         let mut seen = self.seen(handle).clone();
         if seen.ended {
             return Ok(());
@@ -512,23 +516,25 @@ impl Maker<'_> {
                 self.batch.cursor.processes.insert(name, seen);
                 continue;
             }
-            // Nobody will tell of its findings any more. Nothing but its number is known.
-            if let Some((epoch, handle)) = of_key(&name) {
-                let process = v1::Process {
-                    handle,
-                    ..v1::Process::default()
-                };
-                for number in &seen.standing {
-                    let origin = self.origin(epoch);
-                    let row = rows::finding_over(&origin, *number, Some(&process), self.now_ns);
-                    self.batch.rows.push(row);
-                }
+            let Some((epoch, handle)) = of_key(&name) else {
+                continue;
+            };
+            // Nobody will tell of it any more. Nothing but its number is known.
+            let process = v1::Process {
+                handle,
+                ..v1::Process::default()
+            };
+            for number in &seen.standing {
+                let origin = self.origin(epoch);
+                let row = rows::finding_over(&origin, *number, Some(&process), self.now_ns);
+                self.batch.rows.push(row);
             }
-            if !seen.ended {
-                for gap in lacks_process("forgotten") {
-                    let object = Some(format!("process {name}"));
-                    self.gap(&Gap { object, ..gap }, None);
-                }
+            let gaps = lacks_process("forgotten");
+            for gap in gaps.into_iter().filter(|_| !seen.ended) {
+                let object = Some(format!("process {name}"));
+                let gap = Gap { object, ..gap };
+                let row = rows::gap(&self.origin(epoch), &gap, Some(&process), self.now_ns);
+                self.batch.rows.push(row);
             }
         }
     }
@@ -699,11 +705,16 @@ fn new_steps(
         answer.as_of.saturating_sub(ago)
     };
     let before = seen.clone();
+    // Before its first step nothing is known of it from the attach on.
+    let begin = match before.steps_to_ns {
+        0 => process.attached_boot_ns,
+        written => written,
+    };
     let gap = |reason, first: &v1::StepRow, missing, numbers| Gap {
         of_table: StepRow::TABLE.name.to_owned(),
         reason,
         missing,
-        time_ns: (unix(before.steps_to_ns), unix(first.from_boot_ns)),
+        time_ns: (unix(begin), unix(first.from_boot_ns)),
         numbers,
         ..Gap::default()
     };
@@ -732,24 +743,25 @@ fn new_steps(
             seen.wrote(row, source);
             continue;
         }
-        if is_first && before.steps_to_ns > 0 && row.from_boot_ns > before.steps_to_ns {
-            let same = before.step_source == source && row.step > before.step + 1;
-            if same {
-                let numbers = (Some(before.step + 1), Some(row.step - 1));
-                made.gaps.push(gap(
-                    "forgotten",
-                    row,
-                    rows_of(row.step - before.step - 1),
-                    numbers,
-                ));
-            }
-        }
-        if is_first && before.steps_to_ns == 0 && row.step > 1 {
+        // Not each number that is missing is forgotten: a step in which nothing was asked of the driver has no row where only the driver is
+        // watched, nor have the steps in which a pattern was recognised.
+        let is_forgotten = answer.forgotten_to_boot_ns > Some(before.steps_to_ns);
+        if is_first && is_forgotten && row.from_boot_ns > before.steps_to_ns {
+            let is_same = before.steps_to_ns == 0 || before.step_source == source;
+            let from = before.step + 1;
+            let missing = row
+                .step
+                .checked_sub(from)
+                .filter(|steps| is_same && *steps > 0);
+            let level = process.facts.as_ref().map(v1::ProcessFacts::level);
+            let has_all = matches!(level, Some(v1::Level::Blocks | v1::Level::Trace))
+                && told != v1::StepSource::Pattern;
+            let numbers = missing.map(|_| (Some(from), Some(row.step - 1)));
             made.gaps.push(gap(
                 "forgotten",
                 row,
-                rows_of(row.step - 1),
-                (Some(1), Some(row.step - 1)),
+                missing.and_then(rows_of).filter(|_| has_all),
+                numbers.unwrap_or_default(),
             ));
         }
         is_first = false;

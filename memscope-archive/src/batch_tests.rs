@@ -180,15 +180,39 @@ async fn each_table_that_lacks_a_process_says_so() {
     let daemon = Daemon::that_is_not_there();
     let node = Node::default();
     let mut maker = maker(&daemon, &node);
-    maker.seen_in(2, 5).step = 3;
+    maker.seen_in(1, 5).step = 3;
     maker.seen_in(2, 6).ended = true;
     maker.forgotten();
-    let told: Vec<_> = gaps(&maker.batch)
-        .into_iter()
-        .map(|(reason, table, _)| (reason, table))
-        .collect();
-    let of = |table: &str| ("forgotten".to_owned(), table.to_owned());
-    assert_eq!(told, ["peaks", "steps", "stacks", "ooms"].map(of));
+    // They are of the earlier daemon's process.
+    let of = |table: &str| {
+        let told = [None, None, Some(1)];
+        ("forgotten".to_owned(), table.to_owned(), told)
+    };
+    let tables = ["peaks", "steps", "stacks", "ooms"];
+    assert_eq!(gaps(&maker.batch), tables.map(of));
+    let mut columns = Whose::TABLE.own.iter();
+    let at = columns.position(|column| column.name == "process").unwrap();
+    for row in &maker.batch.rows {
+        assert_eq!(row.cells[at], Cell::Int(Some(5)));
+    }
+}
+
+/// Nothing is asked of a process that has loaded no library of a device, and nothing is missing when it is gone.
+#[tokio::test]
+async fn a_process_that_never_used_a_device_is_not_missed() {
+    let daemon = Daemon::that_is_not_there();
+    let node = Node::default();
+    let mut maker = maker(&daemon, &node);
+    let waits = v1::Process {
+        handle: 5,
+        waits_for_device: true,
+        ..v1::Process::default()
+    };
+    maker.processes = BTreeMap::from([(5, waits)]);
+    maker.process(5).await.unwrap();
+    maker.processes.clear();
+    maker.forgotten();
+    assert!(maker.batch.rows.is_empty(), "{:?}", maker.batch.rows);
 }
 
 /// The findings of a process that is not listed any more stand no longer, also where it is of an earlier daemon.
@@ -344,6 +368,18 @@ fn told_of_steps(
     source: v1::StepSource,
     rows: &[v1::StepRow],
 ) -> (Vec<(&'static str, Option<u64>)>, usize) {
+    let (gaps, rows) = gaps_of_steps(seen, source, rows, (v1::Level::Trace, None));
+    let gaps = gaps.iter().map(|gap| (gap.reason, gap.missing));
+    (gaps.collect(), rows)
+}
+
+/// The same with the whole gaps, of a process at a level, with the end of what is no longer kept.
+fn gaps_of_steps(
+    seen: &mut Seen,
+    source: v1::StepSource,
+    rows: &[v1::StepRow],
+    (level, forgotten_to_boot_ns): (v1::Level, Option<u64>),
+) -> (Vec<Gap>, usize) {
     let node = Node::default();
     let origin = Origin {
         node: &node,
@@ -358,13 +394,20 @@ fn told_of_steps(
             ..v1::StepSummary::default()
         }),
         rows: rows.to_vec(),
+        forgotten_to_boot_ns,
         ..v1::StepsResponse::default()
     };
     let mut made = Made::default();
-    let process = v1::Process::default();
+    let process = v1::Process {
+        attached_boot_ns: 8,
+        facts: Some(v1::ProcessFacts {
+            level: level.into(),
+            ..v1::ProcessFacts::default()
+        }),
+        ..v1::Process::default()
+    };
     new_steps(&origin, &answer, &process, seen, 2, &mut made);
-    let gaps = made.gaps.iter().map(|gap| (gap.reason, gap.missing));
-    (gaps.collect(), made.rows.len())
+    (made.gaps, made.rows.len())
 }
 
 /// A step from one moment to another, on two devices.
@@ -382,11 +425,40 @@ fn step_on_two(step: u64, from_boot_ns: u64, to_boot_ns: u64) -> [v1::StepRow; 2
 #[test]
 fn forgotten_steps_are_counted_in_rows() {
     let mut seen = Seen::default();
-    let source = v1::StepSource::Optimizer;
-    let told = told_of_steps(&mut seen, source, &step_on_two(4, 30, 40));
-    assert_eq!(told, (vec![("forgotten", Some(6))], 2));
-    let told = told_of_steps(&mut seen, source, &step_on_two(7, 60, 70));
-    assert_eq!(told, (vec![("forgotten", Some(4))], 2));
+    let (source, trace) = (v1::StepSource::Optimizer, v1::Level::Trace);
+    let mut told = |rows: &[v1::StepRow], forgotten| {
+        let (gaps, rows) = gaps_of_steps(&mut seen, source, rows, (trace, Some(forgotten)));
+        let told = |gap: Gap| (gap.reason, gap.missing, gap.time_ns, gap.numbers);
+        (gaps.into_iter().map(told).collect::<Vec<_>>(), rows)
+    };
+    // The first ones are missing from the attach on.
+    let gap = ("forgotten", Some(6), (9_008, 9_030), (Some(1), Some(3)));
+    assert_eq!(told(&step_on_two(4, 30, 40), 30), (vec![gap], 2));
+    let gap = ("forgotten", Some(4), (9_040, 9_060), (Some(5), Some(6)));
+    assert_eq!(told(&step_on_two(7, 60, 70), 60), (vec![gap], 2));
+    // What is forgotten was written before.
+    assert_eq!(told(&step_on_two(8, 70, 80), 70), (vec![], 2));
+}
+
+/// Where nothing was asked of the driver in a step, level `segments` has no row for it, nor has a pattern before it was recognised.
+#[test]
+fn steps_that_never_had_a_row_are_not_missed() {
+    let optimizer = v1::StepSource::Optimizer;
+    let mut seen = Seen::default();
+    assert_eq!(
+        told_of_steps(&mut seen, optimizer, &step_on_two(3, 30, 40)),
+        (vec![], 2)
+    );
+    assert_eq!(
+        told_of_steps(&mut seen, optimizer, &step_on_two(6, 60, 70)),
+        (vec![], 2)
+    );
+    // How many had one is not known where not each had.
+    let mut seen = Seen::default();
+    let told = (v1::Level::Segments, Some(25));
+    let (gaps, rows) = gaps_of_steps(&mut seen, optimizer, &step_on_two(3, 30, 40), told);
+    assert_eq!((gaps[0].reason, gaps[0].missing), ("forgotten", None));
+    assert_eq!((gaps.len(), rows), (1, 2));
 }
 
 /// Steps were counted anew, and the one that overlaps what is written is still the last one at the next batch.

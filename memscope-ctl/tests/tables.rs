@@ -85,9 +85,7 @@ fn mark_and_record() {
     // The daemon says what could not be read for it.
     assert_has(
         &recorded.out,
-        &[
-            "A part of what was recorded could not be read, and what it told is not in this: a part of it is missing",
-        ],
+        &["A part of what was traced is missing in this: a part of it is missing"],
     );
     std::fs::remove_file(&file).expect("the file");
     let strict = server.ctl(&["--strict", "record", "-o", path]);

@@ -102,7 +102,10 @@ fn look(path: PathBuf, config: &LedgerConfig) -> EarlierRun {
     match ended {
         Ok(ended) => {
             run.until_unix_ns = Some(ended.end.unix_ns);
-            run.processes = ended.ledger.processes().into_iter().map(who).collect();
+            // What had loaded no library of a device when the run ended has nothing to be asked for either.
+            let mut processes = ended.ledger.processes();
+            processes.retain(|one| !one.waits_for_device && ended.ledger.is_listed(one.handle));
+            run.processes = processes.into_iter().map(who).collect();
         }
         Err(error) => run.problem = Some(crate::error_chain(&error)),
     }

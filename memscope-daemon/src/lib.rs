@@ -2,6 +2,7 @@
 //! answers the gRPC server.
 
 mod addresses;
+pub mod again;
 pub mod clock;
 pub mod config;
 pub mod courses;

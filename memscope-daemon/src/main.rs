@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory as _;
+use memscope_daemon::again::Again;
 use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::courses::Courses;
 use memscope_daemon::keeper::{
@@ -19,7 +20,7 @@ use memscope_daemon::otlp::{Pusher, queue::Queues, settings::Settings as OtlpSet
 use memscope_daemon::policy::Policy;
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
-use memscope_daemon::settings::{self, Settings, SettingsError};
+use memscope_daemon::settings::{self, Settings, SettingsError, one_line};
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::survive::{self, Beginning};
 use memscope_daemon::tracer::{self, Order, TakenOver, Tracer, told_channel};
@@ -323,7 +324,7 @@ fn read_policy_at_hangup(orders: Sender<Order>, messages: Messages) -> Result<()
                     Severity::Warning,
                     format!(
                         "the configuration was read again and is wrong, so the policy is as before: {}",
-                        memscope_daemon::error_chain(&error)
+                        one_line(&memscope_daemon::error_chain(&error))
                     ),
                 ),
                 // The runtime ends.
@@ -443,6 +444,7 @@ fn start_snapshots(
     config: &Config,
     messages: Messages,
     left: &mut LeftWatching,
+    again: Again,
 ) -> Result<Option<Taking>> {
     if config.snapshots_keep == 0 {
         return Ok(None);
@@ -456,7 +458,7 @@ fn start_snapshots(
         conditions.insert(0, oom);
     }
     let pause_ns = config.snapshot_pause.saturating_mul(1_000_000_000);
-    let (left, tallies) = left.take_triggers();
+    let (left, counts) = left.take_triggers();
     let writer = snapshots::Writer::start(
         snapshots::Config {
             dir: config.state_dir.join("snapshots"),
@@ -466,7 +468,8 @@ fn start_snapshots(
                 bytes: config.snapshots_mib.saturating_mul(1 << 20),
             },
         },
-        tallies,
+        counts,
+        Box::new(move |one| again.job(one)),
         messages,
     )
     .context("the thread that writes snapshots could not be started")?;
@@ -573,7 +576,14 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         );
         LeftWatching::default()
     });
-    let taking = start_snapshots(config, messages.clone(), &mut left_watching)?;
+    let again = Again::new(
+        left_watching.waiting(),
+        (journal.as_ref(), &ledger),
+        epoch,
+        ledger_config(config),
+        memory.clone(),
+    );
+    let taking = start_snapshots(config, messages.clone(), &mut left_watching, again)?;
     let shelf = taking.as_ref().map(|taking| taking.writer.shelf().clone());
     let (of_keeper, of_tracer) = (Pulse::default(), Pulse::default());
     let (keeper, keeper_thread) = Keeper::start(keeper::Start {

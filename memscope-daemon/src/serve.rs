@@ -129,16 +129,52 @@ impl Serving {
 
     /// Path of the journal or the recording. When this returns, everything that came before the question is in it.
     async fn journal(&self) -> Result<std::path::PathBuf, Refusal> {
+        match self.past().await? {
+            (path, None) => Ok(path),
+            (_, Some(stopped)) => Err(stopped.refused()),
+        }
+    }
+
+    /// The same, also of a journal that has stopped, with where it has.
+    async fn past(&self) -> Result<(std::path::PathBuf, Option<Stopped>), Refusal> {
         if let Some((path, _)) = &self.replay {
-            return Ok(path.clone());
+            return Ok((path.clone(), None));
         }
         let gone = |gone| RefusalOf::from(gone).0;
         self.keeper.ask(|_, _| ()).await.map_err(gone)?;
         let keeper = self.keeper.status().await.map_err(gone)?;
-        if !matches!(keeper.journal, Some(memscope_log::State::Running)) {
-            return Err(not_in_the_journal("needs a journal, and none is written"));
-        }
-        Ok(keeper.journal_dir)
+        let path = keeper.journal_dir;
+        let (reason, first) = match keeper.journal {
+            None => return Err(not_in_the_journal("needs a journal, and none is written")),
+            Some(memscope_log::State::Running) => return Ok((path, None)),
+            Some(memscope_log::State::Stopped {
+                reason,
+                from_sequence,
+                ..
+            }) => (reason, from_sequence),
+        };
+        let last = first.saturating_sub(1);
+        let written = path.clone();
+        let find = move || time_of(&Recording::open(&written).ok()?, last).ok()?;
+        let at = tokio::task::spawn_blocking(find).await.ok().flatten();
+        let stopped = match at {
+            Some(boot_ns) => {
+                let unix_ns = self.ask_keeper(move |ledger, _| ledger.unix_ns(boot_ns));
+                Stopped {
+                    last,
+                    boot_ns,
+                    unix_ns: Some(unix_ns.await?),
+                    reason,
+                }
+            }
+            None => Stopped {
+                last: 0,
+                boot_ns: 0,
+                unix_ns: None,
+                reason,
+            },
+        };
+        Ok((path, Some(stopped)))
     }
 
     /// When a step ended, in nanoseconds of boot time.
@@ -438,7 +474,13 @@ impl Daemon for Serving {
     }
 
     async fn recording(&self) -> Result<RecordingWriter, Refusal> {
-        let path = self.journal().await?;
+        let (path, stopped) = self.past().await?;
+        let stopped = match stopped {
+            Some(stopped) if stopped.unix_ns.is_none() => return Err(stopped.refused()),
+            stopped => {
+                stopped.map(|stopped| format!("the {stopped}: what came later is not in it"))
+            }
+        };
         let opened = tokio::task::spawn_blocking(move || Recording::open(&path)).await;
         let recording = match opened.map_err(|source| unreadable(Box::new(source)))? {
             Ok(recording) => recording,
@@ -457,7 +499,8 @@ impl Daemon for Serving {
             warnings.retain(|one| !matches!(one, Warning::BeginsLate { .. }));
             // The batch that is just being written ends a journal that is none the worse for it.
             let _ = warnings.pop_if(|last| is_written && matches!(last, Warning::Truncated { .. }));
-            Ok(warnings.iter().map(ToString::to_string).collect())
+            let warnings = warnings.iter().map(ToString::to_string);
+            Ok(warnings.chain(stopped).collect())
         }))
     }
 
@@ -786,10 +829,11 @@ impl Serving {
             process.known_from_unix_ns = known.map(|(_, from)| *from);
             let of_it = findings.iter().filter(|(of, _)| of.0 == process.handle);
             let of_it: Vec<&Finding> = of_it.map(|(_, finding)| finding).collect();
-            process.growing_lines = of_it.len() as _;
+            process.growing_lines = Some(of_it.len() as u64);
             // It is shown beside what the devices hold, which page-locked memory of the host is no part of.
             let on_devices = || of_it.iter().filter(|one| one.space != "host");
-            process.growth_bytes_per_s = on_devices().map(|one| one.growth_bytes_per_s).sum();
+            let per_s = on_devices().map(|one| one.growth_bytes_per_s).sum();
+            process.growth_bytes_per_s = Some(per_s);
             // A sum without one of its lines would be a wrong number.
             let per_step: Option<f64> = on_devices().map(|one| one.growth_bytes_per_step).sum();
             process.growth_bytes_per_step = per_step.filter(|_| on_devices().next().is_some());
@@ -844,7 +888,10 @@ impl Serving {
             Moment::Event(number) => Until::Event(number),
             Moment::Step(number) => Until::Boot(self.end_of_step(pid, number).await?),
         };
-        let path = self.journal().await?;
+        let (path, stopped) = self.past().await?;
+        if let Some(stopped) = stopped.filter(|stopped| !stopped.has(until)) {
+            return Err(stopped.refused());
+        }
         let config = self.ledger.clone();
         let wanted = wanted.clone();
         let room = self.room_for(pid).await?;
@@ -1133,6 +1180,51 @@ fn unreadable(source: Box<dyn std::error::Error + Send + Sync>) -> Refusal {
     Refusal::Internal {
         what: "the journal could not be read".to_owned(),
         source,
+    }
+}
+
+/// Where and why the journal has stopped.
+struct Stopped {
+    /// Number of the last record in it, and when that was.
+    last: u64,
+    boot_ns: u64,
+    /// `None`: nothing that can be asked for is in it.
+    unix_ns: Option<u64>,
+    /// What the system said.
+    reason: String,
+}
+
+impl Stopped {
+    /// Whether the moment is in it.
+    fn has(&self, until: Until) -> bool {
+        match until {
+            Until::Boot(ns) => ns <= self.boot_ns,
+            Until::Unix(ns) => self.unix_ns.is_some_and(|last| ns <= last),
+            Until::Event(number) => number <= self.last,
+        }
+    }
+
+    fn refused(&self) -> Refusal {
+        Refusal::Invalid {
+            what: format!("that moment is not in the journal: the {self}"),
+            hint: "make room on the disk of memscoped's state directory, and the journal goes on; as root, --recording DIR of \
+                   memscope-ctl with that directory asks about all that is in it"
+                .to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reason = &self.reason;
+        match self.unix_ns {
+            Some(ns) => write!(
+                f,
+                "journal has stopped at {} ({reason})",
+                memscope_units::moment_ms(ns)
+            ),
+            None => write!(f, "journal has stopped ({reason})"),
+        }
     }
 }
 

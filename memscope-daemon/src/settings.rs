@@ -247,6 +247,17 @@ fn scalar(value: &toml::Value) -> Option<String> {
     }
 }
 
+/// What is wrong with a configuration, in one line: without the picture of the place in the file.
+pub fn one_line(text: &str) -> String {
+    let is_told = |line: &&str| {
+        let behind_number = line.trim_start_matches(|one: char| one.is_ascii_digit());
+        !line.is_empty() && !behind_number.trim_start().starts_with('|')
+    };
+    let lines = text.lines().map(str::trim).filter(is_told);
+    let parts: Vec<&str> = lines.map(|line| line.trim_end_matches(':')).collect();
+    parts.join(": ")
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -409,6 +420,25 @@ mod tests {
         let settings = read(&[], &all).unwrap();
         assert!(settings.file.unwrap().1 > 12);
         assert_eq!(settings.config.policy.entries.len(), 2);
+    }
+
+    #[test]
+    fn what_is_wrong_has_one_line_in_messages() {
+        let picture = read(&[], "metrics = \"127.0.0.1:9\"\nmemory = = 3\n").unwrap_err();
+        assert!(picture.lines().count() > 2, "{picture}");
+        let said = one_line(&picture);
+        let has = |what: &str| said.contains(what);
+        assert!(
+            has("line 2, column 10") && !has("\n") && !has(" | ") && !has("= ="),
+            "{said}"
+        );
+        let last = picture.trim_end().lines().last().unwrap();
+        assert!(said.ends_with(last), "{said}");
+        let said = one_line(&read(&[], "memory = \"lots\"").unwrap_err());
+        assert!(
+            said.contains("lots") && !said.contains('\n') && !said.contains("::"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -53,6 +53,13 @@ impl v1::StatsResponse {
         device.source() == v1::Source::Pool && self.coverage.iter().any(hidden)
     }
 
+    /// Whether the process is at level `read`: only readings tell what it holds, and nothing what came and went between them.
+    #[must_use]
+    pub fn is_only_read(&self) -> bool {
+        let read = |note: &v1::CoverageNote| note.code == "level_read";
+        self.coverage.iter().any(read)
+    }
+
     /// Whether nothing tells of allocations that failed. How many did is 0 in the answer, and not known.
     #[must_use]
     pub fn hides_ooms(&self) -> bool {

@@ -464,6 +464,51 @@ fn killed_while_the_journal_stands_still() {
     assert_eq!(bpffs.pinned(), Vec::<String>::new());
 }
 
+/// The disk was full when a process was attached, so the next daemon does not know that it was. It ends with the last that is known of it,
+/// however often a daemon is started, and that is said.
+#[test]
+fn what_was_not_written_down_is_traced_no_more_and_that_is_said() {
+    let bpffs = BpfFs::mount();
+    let mut first = Daemon::start();
+    first.stop();
+    let disk = SmallDisk::over(&first.state(), 4 << 20);
+    let pins = bpffs.pins();
+    let with = ["--pin-dir", pins.to_str().unwrap(), "--journal-mib", "16"];
+    let mut daemon = first.successor_with(&with);
+    let mut known = Calls::start(&[]);
+    daemon.attach(known.pid(), "segments");
+    known.call("cudaSetDevice 0");
+    let mut filler = std::fs::File::create(disk.folder().join("filler")).unwrap();
+    while filler.write_all(&[1; 4096]).is_ok() {}
+    // The segment of the journal has room of its own.
+    let mut new = Calls::start(&[]);
+    daemon.attach(new.pid(), "segments");
+    new.call("cudaSetDevice 0");
+    new.call("cudaMalloc a 1000");
+    let journal = daemon.json(&["status"])["journal"].clone();
+    assert_eq!(journal["state"], "writing", "{journal:#}");
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        daemon = daemon.again();
+        assert_said(
+            &daemon,
+            "1 traced on, 1 not traced on, since it was not written down",
+        );
+        new.call("cudaMalloc b 500");
+        new.call("cudaFree b");
+        let process = daemon.process(new.pid()).expect("the journal knows it");
+        assert_eq!(process["state"], "detached", "{process:#}");
+        ends.push((
+            number(&process["ended_boot_ns"]),
+            number(&process["reserved_bytes"]),
+        ));
+    }
+    assert_eq!(ends[1], ends[2], "{ends:?}");
+    assert!(ends[0].0 <= ends[1].0 + 1, "{ends:?}");
+    daemon.stop();
+    drop(disk);
+}
+
 /// The state directory has what is known of all users' processes.
 #[test]
 fn what_it_keeps_is_for_nobody_else() {

@@ -105,7 +105,7 @@ export const selected = computed<Process | null>(() => {
 function foremost(all: Process[]): Process | null {
   const weight = (process: Process) => [
     process.state === "attached" ? 1 : 0,
-    process.growth_bytes_per_s,
+    process.growth_bytes_per_s ?? 0,
     Number(process.allocated_bytes ?? 0),
   ];
   let best: Process | null = null;

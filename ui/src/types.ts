@@ -42,9 +42,9 @@ export interface Process {
   reserved_bytes: Maybe<Int>;
   lost_records: Int;
   known_from_unix_ns: Maybe<Int>;
-  growing_lines: Int;
+  growing_lines: Maybe<Int>;
   growth_bytes_per_step: Maybe<number>;
-  growth_bytes_per_s: number;
+  growth_bytes_per_s: Maybe<number>;
   workload?: Maybe<Workload>;
   waits_for_device: boolean;
 }

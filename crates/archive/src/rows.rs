@@ -221,8 +221,12 @@ pub fn peaks(
     ended: bool,
 ) -> Vec<Row> {
     let devices = stats.devices.iter();
+    let is_read = stats.is_only_read();
     let rows = devices.map(|device| {
-        let seen = |count: u64| int(count).filter(|_| !stats.hides_pool_of(device));
+        let is_hidden = is_read || stats.hides_pool_of(device);
+        let seen = |count: u64| int(count).filter(|_| !is_hidden);
+        // What was there between two readings is seen by nobody.
+        let peak = |bytes: Option<u64>| bytes.filter(|_| !is_read);
         let record = PeakRow {
             ended: Some(ended),
             state: word(process.state()),
@@ -230,9 +234,9 @@ pub fn peaks(
             source: word(device.source()),
             allocated_bytes: device.allocated_bytes.and_then(int),
             reserved_bytes: device.reserved_bytes.and_then(int),
-            peak_allocated_bytes: device.peak_allocated_bytes.and_then(int),
-            peak_reserved_bytes: device.peak_reserved_bytes.and_then(int),
-            peak_time: device.peak_unix_ns.and_then(Time::of_unix_ns),
+            peak_allocated_bytes: peak(device.peak_allocated_bytes).and_then(int),
+            peak_reserved_bytes: peak(device.peak_reserved_bytes).and_then(int),
+            peak_time: peak(device.peak_unix_ns).and_then(Time::of_unix_ns),
             baseline_bytes: device.baseline_bytes.and_then(int),
             alloc_count: seen(device.alloc_count),
             free_count: seen(device.free_count),
@@ -427,4 +431,59 @@ pub fn size(row: &Row) -> usize {
     };
     let cells = row.cells.iter();
     cells.map(|cell| size_of::<Cell>() + more(cell)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cell;
+
+    /// Readings show moments: what came and went between them, and how much it was at most, is not known.
+    #[test]
+    fn level_read_has_no_peaks_and_counts() {
+        let node = Node::default();
+        let origin = Origin {
+            node: &node,
+            batch: 1,
+            epoch: 2,
+        };
+        let known = |code: &str| {
+            let stats = v1::StatsResponse {
+                devices: vec![v1::DeviceStats {
+                    device: Some(0),
+                    source: v1::Source::Pool.into(),
+                    allocated_bytes: Some(1),
+                    peak_allocated_bytes: Some(2),
+                    peak_reserved_bytes: Some(3),
+                    peak_unix_ns: Some(4),
+                    ..v1::DeviceStats::default()
+                }],
+                coverage: vec![v1::CoverageNote {
+                    code: code.to_owned(),
+                    ..v1::CoverageNote::default()
+                }],
+                ..v1::StatsResponse::default()
+            };
+            let rows = peaks(&origin, &stats, &v1::Process::default(), true);
+            let cells: Vec<Cell> = rows.into_iter().flat_map(|row| row.cells).collect();
+            let own = PeakRow::TABLE.own.iter();
+            let own = own.zip(cells.iter().rev().take(PeakRow::TABLE.own.len()).rev());
+            let is_null = |cell: &Cell| matches!(cell, Cell::Int(None) | Cell::Time(None));
+            let known = own.filter(|(_, cell)| !is_null(cell));
+            known.map(|(column, _)| column.name).collect::<Vec<_>>()
+        };
+        let seen = known("late_attach");
+        let read = known("level_read");
+        let only = seen.iter().filter(|name| !read.contains(name));
+        let expected = [
+            "peak_allocated_bytes",
+            "peak_reserved_bytes",
+            "peak_time",
+            "alloc_count",
+            "free_count",
+            "oom_count",
+        ];
+        assert_eq!(only.copied().collect::<Vec<_>>(), expected);
+        assert!(read.contains(&"allocated_bytes"));
+    }
 }

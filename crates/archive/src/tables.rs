@@ -138,17 +138,17 @@ table! {
         allocated_bytes: i64,
         /// Bytes held from the driver.
         reserved_bytes: i64,
-        /// Largest `allocated_bytes` since the attach.
+        /// Largest `allocated_bytes` since the attach; null at level `read`, which shows moments only.
         peak_allocated_bytes: i64,
-        /// Largest `reserved_bytes` since the attach.
+        /// Largest `reserved_bytes` since the attach; null at level `read`.
         peak_reserved_bytes: i64,
         /// When `peak_allocated_bytes` was reached last.
         peak_time: Time,
         /// The part of `allocated_bytes` that was there before the attach.
         baseline_bytes: i64,
-        /// Blocks that came since the attach; null where level `segments` does not show the pool.
+        /// Blocks that came since the attach; null where level `segments` does not show the pool, and at level `read`.
         alloc_count: i64,
-        /// Blocks that went since the attach; null where level `segments` does not show the pool.
+        /// Blocks that went since the attach; null where level `segments` does not show the pool, and at level `read`.
         free_count: i64,
         /// Allocations that failed because the device was full; null where level `segments` does not show the pool, and at level `read`.
         oom_count: i64,

@@ -238,6 +238,18 @@ impl Ledger {
             .collect()
     }
 
+    /// Whether a process belongs in lists. One that has ended and has used no device is still there until [`Ledger::expire`] forgets it, and
+    /// stays in a recording.
+    pub fn is_listed(&self, p: ProcessHandle) -> bool {
+        let process = self.processes.get(&p);
+        process.is_some_and(|process| !process.is_nothing_to_keep())
+    }
+
+    /// When the last event of a process came, nanoseconds of boot time.
+    pub fn last_event_ns(&self, p: ProcessHandle) -> Option<u64> {
+        self.processes.get(&p).map(|process| process.last_ns)
+    }
+
     /// The process with this pid: one that has not ended, else the one that was attached last.
     pub fn find(&self, pid: u32) -> Option<ProcessHandle> {
         self.order
@@ -392,9 +404,8 @@ impl Ledger {
             // A rule for a group of processes also meets the shells and scripts in it. There would soon be more of them than of
             // processes that somebody wants to know about. One that executes a program while it is attached may get that one's probes.
             let over = processes.get(handle).is_some_and(|process| {
-                process.ended_ns.is_some_and(|ended| {
-                    process.is_nothing_to_keep() || now_ns.saturating_sub(ended) > retention
-                })
+                let is_old = |ended: u64| now_ns.saturating_sub(ended) > retention;
+                process.is_nothing_to_keep() || process.ended_ns.is_some_and(is_old)
             });
             if over {
                 processes.remove(handle);

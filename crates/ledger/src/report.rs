@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The moment that an answer describes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AsOf {
     /// `CLOCK_BOOTTIME`, nanoseconds: every event up to here is in the answer.
     pub boot_ns: u64,

@@ -8,7 +8,7 @@ use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_proto::v1;
-use memscope_proto::v1::{FluctuationRequest, LeaksRequest};
+use memscope_proto::v1::{FluctuationRequest, LeaksRequest, ListRequest};
 use memscope_tests::limits::Met;
 
 fn attach(ledger: &mut Ledger, handle: u32, pid: u32, ticks: u64, time: u64) {
@@ -205,6 +205,17 @@ fn nothing_is_kept_of_what_never_used_a_device() {
     for process in [shell, trainer, late] {
         ledger.apply(&event(process, 2 * SECOND, Body::Exited));
     }
+    // No list has it, also before it is forgotten and in recordings, in which nothing is.
+    let of = [shell, trainer, late];
+    let listed = ledger
+        .ask(&of, Default::default(), &ListRequest {})
+        .unwrap();
+    let handles: Vec<u32> = listed.processes.iter().map(|one| one.handle).collect();
+    assert_eq!(handles, [trainer.0, late.0]);
+    assert!(!ledger.is_listed(shell) && ledger.is_listed(trainer));
+    // What is known in a whole list only is not 0 in other answers.
+    assert_eq!(listed.processes[0].growing_lines, None);
+    assert_eq!(listed.processes[0].growth_bytes_per_s, None);
     assert_eq!(ledger.expire(2 * SECOND), [shell]);
 
     // One that executes the trainer while it is attached gets its probes, and one that has used a device is kept.

@@ -578,6 +578,36 @@ fn several_steps_make_a_row() {
 }
 
 /// In most steps nothing happens on the device, as where a graph of kernels is launched.
+/// Where rows are no longer kept, it is said up to when. A step without rows is none of them.
+#[test]
+fn what_is_forgotten_of_steps_is_said() {
+    let mut told = Told::new();
+    let mut ended = Vec::new();
+    for step in 1..=4100 {
+        told.report(0x1000, 512, 512, StackRef::NotTaken);
+        told.report(0x1000, -512, 0, StackRef::NotTaken);
+        told.mark(
+            MarkKind::Step,
+            MarkSource::Memscope,
+            "s",
+            StackRef::NotTaken,
+        );
+        ended.push(told.steps().rows.last().unwrap().to_boot_ns);
+        let expected = (step > 4096).then(|| ended[step - 4097]);
+        if step == 4096 || step == 4097 || step == 4100 {
+            assert_eq!(told.steps().forgotten_to_boot_ns, expected, "{step}");
+        }
+    }
+    let request = v1::StepsRequest {
+        pid: 1,
+        limit: 10,
+        ..Default::default()
+    };
+    let answer = told.ledger.ask(&[P], AsOf::default(), &request).unwrap();
+    assert_eq!(answer.rows.len(), 10);
+    assert_eq!(answer.forgotten_to_boot_ns, Some(ended[4089]));
+}
+
 #[test]
 fn the_floor_by_step_counts_steps_without_allocations() {
     let mut told = Told::new();

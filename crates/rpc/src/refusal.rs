@@ -167,8 +167,8 @@ pub enum Refusal {
         /// What is not exact, and why.
         why: String,
     },
-    /// The daemon replays a recording; there is nothing to attach.
-    #[error("this daemon replays a recording: it cannot attach or detach")]
+    /// The daemon replays a recording, and the question or the order needs a process that runs.
+    #[error("this daemon replays a recording: that needs the living process")]
     Replaying,
     /// The daemon has too much to do right now.
     #[error("the daemon is busy: {what}")]

@@ -196,6 +196,9 @@ async fn errors_are_json_with_a_fitting_status() {
     let deep = "[".repeat(10_000);
     for (method, path, kind, body, status, code) in [
         ("POST", stats, json, r#"{"pid": 99}"#, 404, "not_traced"),
+        // Without a pid it is no question about a process.
+        ("POST", stats, json, "{}", 400, "invalid"),
+        ("POST", stats, json, r#"{"pid": 0}"#, 400, "invalid"),
         ("POST", stats, json, r#"{"pid": 11"#, 400, "invalid"),
         ("POST", stats, json, r#"{"pid": -1}"#, 400, "invalid"),
         ("POST", stats, json, r#"{"pit": 11}"#, 400, "invalid"),

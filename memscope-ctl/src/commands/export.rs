@@ -98,7 +98,7 @@ pub(crate) fn damaged(warnings: &[String]) -> impl Iterator<Item = CoverageNote>
 pub(crate) fn unread(warnings: &[String]) -> String {
     let lines = warnings.iter().map(|warning| {
         format!(
-            "A part of what was recorded could not be read, and what it told is not in this: {}\n",
+            "A part of what was traced is missing in this: {}\n",
             plain(warning)
         )
     });

@@ -150,8 +150,8 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
         let until = process.ended_boot_ns.or(now_boot_ns)?;
         Some(until.saturating_sub(process.attached_boot_ns))
     };
-    // The clocks of other nodes are not ours.
-    let has_since = !has_node && all.iter().any(|(_, process)| since(process).is_some());
+    // The clocks of other nodes are not ours. Where it is not known of those that run, the column is left out.
+    let has_since = !has_node && all.iter().all(|(_, process)| since(process).is_some());
     let mut head = Vec::from_iter(has_node.then_some(Column::Left("NODE")));
     head.extend([Column::Right("PID"), Column::Left("TRACED")]);
     head.extend(has_since.then_some(Column::Right("SINCE")));
@@ -192,4 +192,32 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
         row
     });
     table(&head, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the clock of its machine it is not known since when a process that runs is traced.
+    #[test]
+    fn a_column_that_running_processes_cannot_have_is_left_out() {
+        let of = |pid, state: v1::ProcessState, ended_boot_ns| v1::Process {
+            facts: Some(v1::ProcessFacts {
+                pid,
+                ..v1::ProcessFacts::default()
+            }),
+            state: state.into(),
+            ended_boot_ns,
+            ..v1::Process::default()
+        };
+        let runs = of(1, v1::ProcessState::Attached, None);
+        let ended = of(2, v1::ProcessState::Exited, Some(5_000_000_000));
+        let has = |all: &[&v1::Process], now| {
+            let all: Vec<_> = all.iter().map(|one| (None, *one)).collect();
+            processes(&all, now).contains("SINCE")
+        };
+        assert!(!has(&[&runs, &ended], None));
+        assert!(has(&[&runs, &ended], Some(9_000_000_000)));
+        assert!(has(&[&ended], None));
+    }
 }

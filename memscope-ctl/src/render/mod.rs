@@ -189,12 +189,16 @@ pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String 
 
 /// Growth on devices of the lines that are known to leak, per step or, where no steps are known, per second. Empty if none leaks.
 pub(crate) fn growth(process: &v1::Process) -> String {
-    match (process.growing_lines, process.growth_bytes_per_step) {
+    let per_s = process.growth_bytes_per_s.unwrap_or_default();
+    match (
+        process.growing_lines.unwrap_or_default(),
+        process.growth_bytes_per_step,
+    ) {
         (0, _) => String::new(),
         // It stands in the row of a device, which page-locked memory of the host takes nothing of.
-        (_, None) if process.growth_bytes_per_s <= 0.0 => "host only".to_owned(),
+        (_, None) if per_s <= 0.0 => "host only".to_owned(),
         (_, Some(step)) => format!("{}/step", signed_bytes(step.round() as i64)),
-        (_, None) => rate(process.growth_bytes_per_s),
+        (_, None) => rate(per_s),
     }
 }
 
@@ -235,9 +239,9 @@ mod tests {
     fn growth_beside_a_device_is_that_of_devices() {
         let of = |growing_lines, per_step, growth_bytes_per_s| {
             growth(&v1::Process {
-                growing_lines,
+                growing_lines: Some(growing_lines),
                 growth_bytes_per_step: per_step,
-                growth_bytes_per_s,
+                growth_bytes_per_s: Some(growth_bytes_per_s),
                 ..v1::Process::default()
             })
         };

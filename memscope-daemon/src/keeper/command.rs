@@ -40,6 +40,15 @@ pub enum Command {
         /// The record.
         record: DaemonRecord,
     },
+    /// The same, of a moment that has passed.
+    AppendOf {
+        /// Process that the record is about.
+        process: ProcessHandle,
+        /// The moment, nanoseconds of boot time.
+        time_ns: u64,
+        /// The record.
+        record: DaemonRecord,
+    },
     /// Append records about the machine, all at once, and report when they are applied.
     Define {
         /// The records, in order.

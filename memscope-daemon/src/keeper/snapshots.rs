@@ -75,10 +75,10 @@ impl Keeper {
             let baseline = self.ledger.baseline(firing.process);
             let baseline = baseline.unwrap_or(Baseline::Unknown);
             if let Some(picture) = made {
-                taking.writer.hold(firing.trigger, &picture.report);
+                taking.writer.hold(&firing, &picture.report);
                 picture.firings.push((firing, baseline));
             } else if let Some((report, unnamed)) = self.ledger.picture(firing.process, as_of) {
-                taking.writer.hold(firing.trigger, &report);
+                taking.writer.hold(&firing, &report);
                 self.pictures.push(Picture {
                     report,
                     unnamed,

@@ -4,7 +4,7 @@ use memscope_ledger::Unnamed;
 use memscope_ledger::report::{Baseline, SnapshotReport};
 use memscope_rpc::{Caller, Condition, Refusal, TriggerStatus};
 
-use crate::snapshots::{Tallies, Writer};
+use crate::snapshots::{Counts, Writer};
 use crate::triggers::{Firing, Triggers};
 
 /// The triggers, and the writer of their snapshots.
@@ -45,10 +45,10 @@ impl Taking {
         Ok(())
     }
 
-    /// What the next daemon has to know: the triggers, and the counts of their snapshots.
-    pub(super) fn kept(&self) -> (&Triggers, Tallies) {
+    /// What the next daemon has to know: the triggers, and what has become of their firings.
+    pub(super) fn kept(&self) -> (&Triggers, Counts) {
         let is_there = |number| self.triggers.has(number);
-        (&self.triggers, self.writer.shelf().tallies(is_there))
+        (&self.triggers, self.writer.shelf().counts(is_there))
     }
 
     /// Status of all triggers, with the counts of their snapshots.

@@ -81,8 +81,8 @@ impl Keeper {
         } = start;
         let (mut watching, left) = watching.unzip();
         let mut left = left.unwrap_or_default();
-        if let (Some(watching), (Some(triggers), tallies)) = (&mut watching, left.take_triggers()) {
-            watching.hand_on(triggers, tallies);
+        if let (Some(watching), (Some(triggers), counts)) = (&mut watching, left.take_triggers()) {
+            watching.hand_on(triggers, counts);
         }
         let (sender, commands) = std::sync::mpsc::sync_channel(QUEUE);
         let wake = Arc::new(rustix::event::eventfd(
@@ -130,6 +130,8 @@ impl Keeper {
             watching,
             epoch,
         };
+        // That a snapshot is taken again is written down first, so that it ends this daemon at most once.
+        keeper.save_watching();
         let thread = std::thread::Builder::new()
             .name("keeper".to_owned())
             .spawn(move || keeper.run())?;
@@ -287,6 +289,14 @@ impl Keeper {
                 let _ = done.send(());
             }
             Command::Append { process, record } => self.append(process, &record),
+            Command::AppendOf {
+                process,
+                time_ns,
+                record,
+            } => {
+                self.read_everything();
+                self.write(process, time_ns, &record);
+            }
             Command::Define { records, done } => {
                 let records = records.into_iter();
                 self.append_all(records.map(|one| (ProcessHandle(0), one)).collect());

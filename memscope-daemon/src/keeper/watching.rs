@@ -4,13 +4,13 @@
 //! reported or withdrawn, and at the end. Triggers outlive a reboot. What they remember of a process, and what was
 //! reported of it, counts only for a daemon that goes on with the same journal.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use memscope_ledger::event::{Finding, ProcessHandle};
 use serde::{Deserialize, Serialize};
 
-use crate::snapshots::Tallies;
+use crate::snapshots::{Counts, Tallies, Waiting};
 use crate::sync::write_anew;
 use crate::triggers::Triggers;
 
@@ -29,6 +29,9 @@ struct Kept<T, F> {
     /// How many snapshots each trigger has taken. An older file has none.
     #[serde(default)]
     tallies: Tallies,
+    /// The firings whose snapshots are not on the disk yet. An older file has none.
+    #[serde(default)]
+    waiting: VecDeque<Waiting>,
 }
 
 /// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks; where no line is
@@ -67,14 +70,19 @@ type Findings = HashMap<ProcessHandle, (u64, Vec<Said>)>;
 pub struct LeftWatching {
     pub(super) triggers: Option<Triggers>,
     pub(super) findings: Findings,
-    pub(super) tallies: Tallies,
+    pub(super) counts: Counts,
 }
 
 impl LeftWatching {
-    /// Takes the triggers and the counts of their snapshots, for whoever joins them with those of the command line. What nobody takes is
-    /// written down again for the daemon after this one.
-    pub fn take_triggers(&mut self) -> (Option<Triggers>, Tallies) {
-        (self.triggers.take(), std::mem::take(&mut self.tallies))
+    /// The firings whose snapshots were not on the disk yet.
+    pub fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.counts.waiting.iter()
+    }
+
+    /// Takes the triggers and what has become of their firings, for whoever joins them with those of the command line. What nobody takes
+    /// is written down again for the daemon after this one.
+    pub fn take_triggers(&mut self) -> (Option<Triggers>, Counts) {
+        (self.triggers.take(), std::mem::take(&mut self.counts))
     }
 }
 
@@ -84,7 +92,7 @@ pub struct Watching {
     epoch: u64,
     written: Vec<u8>,
     /// What an earlier daemon has left and this one has no use for.
-    unused: Option<(Triggers, Tallies)>,
+    unused: Option<(Triggers, Counts)>,
     /// The last write failed, which is logged once.
     failed: bool,
 }
@@ -137,7 +145,10 @@ impl Watching {
             } else {
                 Findings::default()
             },
-            tallies: kept.tallies,
+            counts: Counts {
+                tallies: kept.tallies,
+                waiting: kept.waiting,
+            },
         })
     }
 }
@@ -145,26 +156,28 @@ impl Watching {
 impl Watching {
     /// Where no snapshots are kept: writes these triggers down again, for the daemon after this one. What they remember of processes is
     /// forgotten, because nobody follows it now.
-    pub(super) fn hand_on(&mut self, mut triggers: Triggers, tallies: Tallies) {
+    pub(super) fn hand_on(&mut self, mut triggers: Triggers, counts: Counts) {
         triggers.follow_nothing();
-        self.unused = Some((triggers, tallies));
+        self.unused = Some((triggers, counts));
     }
 
-    /// Writes what has changed: the triggers with the counts of their snapshots, and the findings.
+    /// Writes what has changed: the triggers with what has become of their firings, and the findings.
     pub(super) fn save(
         &mut self,
-        taking: Option<(&Triggers, Tallies)>,
+        taking: Option<(&Triggers, Counts)>,
         findings: &HashMap<ProcessHandle, (u64, Vec<Said>)>,
     ) {
         let unused = self.unused.as_ref();
-        let unused = unused.map(|(triggers, tallies)| (triggers, tallies.clone()));
-        let (triggers, tallies) = taking.or(unused).unzip();
+        let unused = unused.map(|(triggers, counts)| (triggers, counts.clone()));
+        let (triggers, counts) = taking.or(unused).unzip();
+        let Counts { tallies, waiting } = counts.unwrap_or_default();
         let kept = Kept {
             format: FORMAT,
             epoch: self.epoch,
             triggers,
             findings,
-            tallies: tallies.unwrap_or_default(),
+            tallies,
+            waiting,
         };
         let bytes = match serde_json::to_vec(&kept) {
             Ok(bytes) => bytes,
@@ -241,6 +254,7 @@ mod tests {
             triggers: Some(&triggers),
             findings: &findings,
             tallies: Tallies::from([(1, Tally::default())]),
+            waiting: VecDeque::new(),
         };
         let watching = Watching::new(folder.path(), 77);
         std::fs::write(&watching.path, serde_json::to_vec(&kept).unwrap()).unwrap();
@@ -255,7 +269,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(conditions(&left), [(1, condition)]);
-        assert_eq!(left.tallies, kept.tallies);
+        assert_eq!(left.counts.tallies, kept.tallies);
         // An older daemon's keys have no stack, and its findings no event.
         let older = String::from_utf8(std::fs::read(&watching.path).unwrap()).unwrap();
         let mut without = older;
@@ -265,6 +279,7 @@ mod tests {
             ",\"sequence\":70",
             ",\"time_ns\":700",
             &format!(",\"tallies\":{tallies}"),
+            ",\"waiting\":[]",
         ] {
             assert!(without.contains(newer), "{without}");
             without = without.replace(newer, "");

@@ -5,23 +5,26 @@
 //! counted and reported. A full disk or a directory that cannot be written is reported and affects nothing else.
 
 mod choose;
+mod shelf;
 mod store;
+mod waiting;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memscope_ledger::report::{Baseline, BlockState, SnapshotBlock, SnapshotReport};
 use memscope_proto::formats::Format;
-use memscope_rpc::{Condition, Metric, TriggerStatus};
-use serde::{Deserialize, Serialize};
+use memscope_rpc::{Condition, Metric};
+use shelf::KILLED;
+pub use shelf::{Counts, Shelf, Tallies, Tally};
 pub use store::{About, Limits, Store};
+pub use waiting::Waiting;
 
 use crate::messages::{Messages, Severity};
 use crate::triggers::Firing;
@@ -56,69 +59,6 @@ pub struct Job {
     pub baseline: Baseline,
 }
 
-/// Counts of a trigger's snapshots: how many were written, and how many were skipped for each cause.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
-    written: u64,
-    last_unix_ns: Option<u64>,
-    skipped: BTreeMap<String, u64>,
-}
-
-/// The counts of all triggers, by their numbers.
-pub type Tallies = BTreeMap<u64, Tally>;
-
-/// The kept snapshots and each trigger's counts, shared by the writer, the keeper and the server.
-#[derive(Clone)]
-pub struct Shelf {
-    store: Arc<Mutex<Store>>,
-    tallies: Arc<Mutex<Tallies>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shelf {
-    /// Locks the kept snapshots. The lock is held while names of files change, but not while a snapshot is written.
-    pub fn store(&self) -> MutexGuard<'_, Store> {
-        lock(&self.store)
-    }
-
-    /// Adds the counts of a trigger's snapshots to its status.
-    pub fn complete(&self, status: &mut TriggerStatus) {
-        if let Some(tally) = lock(&self.tallies).get(&status.trigger) {
-            status.written = tally.written;
-            status.last_unix_ns = tally.last_unix_ns;
-            let skipped = tally.skipped.iter();
-            status
-                .skipped
-                .extend(skipped.map(|(cause, count)| (cause.clone(), *count)));
-        }
-    }
-
-    /// Forgets the counts of a trigger that was removed.
-    pub fn forget(&self, trigger: u64) {
-        lock(&self.tallies).remove(&trigger);
-    }
-
-    /// The counts of the triggers that are there. Those of others, which have ended, are forgotten.
-    pub fn tallies(&self, is_there: impl Fn(u64) -> bool) -> Tallies {
-        let mut tallies = lock(&self.tallies);
-        tallies.retain(|trigger, _| is_there(*trigger));
-        tallies.clone()
-    }
-
-    fn tally(&self, trigger: u64, note: impl FnOnce(&mut Tally)) {
-        note(lock(&self.tallies).entry(trigger).or_default());
-    }
-
-    fn skip(&self, trigger: u64, cause: &'static str) {
-        self.tally(trigger, |tally| {
-            *tally.skipped.entry(cause.to_owned()).or_default() += 1
-        });
-    }
-}
-
 /// How snapshots are taken and kept.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -130,13 +70,14 @@ pub struct Config {
     pub limits: Limits,
 }
 
+/// Makes the picture of a snapshot again over which an earlier daemon was killed, or says why it cannot.
+pub type Again = Box<dyn FnMut(&Waiting) -> Result<Job, String> + Send>;
+
 /// Hands snapshots to the thread that writes them.
 pub struct Writer {
     /// `None` once nothing more is taken.
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// The triggers whose snapshots are not written yet, in order.
-    waiting: Arc<Mutex<VecDeque<u64>>>,
     waiting_bytes: Arc<AtomicUsize>,
     shelf: Shelf,
     messages: Messages,
@@ -145,9 +86,14 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. `left` are the counts that an earlier daemon has left. A directory that cannot be used is no error, but a
-    /// message in `messages`.
-    pub fn start(config: Config, left: Tallies, messages: Messages) -> io::Result<Writer> {
+    /// Starts the thread. `left` is what an earlier daemon has left: the counts, and the snapshots that it was killed over, which are
+    /// made `again` first. A directory that cannot be used is no error, but a message in `messages`.
+    pub fn start(
+        config: Config,
+        left: Counts,
+        mut again: Again,
+        messages: Messages,
+    ) -> io::Result<Writer> {
         let (store, opened) = Store::open(config.dir.clone(), config.limits);
         if let Err(error) = opened {
             let text = format!(
@@ -157,24 +103,21 @@ impl Writer {
             tracing::warn!("{text}");
             messages.say(Severity::Warning, text);
         }
-        let shelf = Shelf {
-            store: Arc::new(Mutex::new(store)),
-            tallies: Arc::new(Mutex::new(left)),
-        };
+        let (shelf, given_up) = Shelf::new(store, left);
+        for one in given_up {
+            messages.log(Severity::Warning, one.lost("it was killed over it before"));
+        }
+        let killed_over = shelf.waiting();
         let (jobs, queue) = channel::<Job>();
         let mut writer = Writer {
             jobs: Some(jobs),
             thread: None,
-            waiting: Arc::default(),
             waiting_bytes: Arc::default(),
             shelf: shelf.clone(),
             messages: messages.clone(),
             is_busy: AtomicBool::new(false),
         };
-        let (waiting, waiting_bytes) = (
-            Arc::clone(&writer.waiting),
-            Arc::clone(&writer.waiting_bytes),
-        );
+        let waiting_bytes = Arc::clone(&writer.waiting_bytes);
         let thread = std::thread::Builder::new()
             .name("snapshots".to_owned())
             .spawn(move || {
@@ -184,10 +127,15 @@ impl Writer {
                     messages,
                     fails: false,
                 };
+                for one in killed_over {
+                    match again(&one) {
+                        Ok(job) => work.on(job, true),
+                        Err(why) => work.lost(&one, &why),
+                    }
+                }
                 for job in queue {
                     let bytes = weight(&job.report);
-                    work.on(job);
-                    lock(&waiting).pop_front();
+                    work.on(job, false);
                     waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 }
             })?;
@@ -202,26 +150,25 @@ impl Writer {
 
     /// Whether one more snapshot may wait. Ask this before making a picture for it.
     pub fn has_room(&self) -> bool {
-        let waiting = lock(&self.waiting).len();
+        let waiting = self.shelf.waits();
         let bytes = self.waiting_bytes.load(Ordering::Relaxed);
         waiting == 0 || waiting < WAITING && bytes < WAITING_BYTES
     }
 
-    /// Holds room for a snapshot that this trigger takes, until it is queued and written. They are queued in the same order.
-    pub fn hold(&self, trigger: u64, report: &SnapshotReport) {
+    /// Holds room for the snapshot of a firing, until it is queued and written. They are queued in the same order.
+    pub fn hold(&self, firing: &Firing, report: &SnapshotReport) {
         self.is_busy.store(false, Ordering::Relaxed);
-        lock(&self.waiting).push_back(trigger);
+        self.shelf.waits_for(Waiting::of(firing, report));
         self.waiting_bytes
             .fetch_add(weight(report), Ordering::Relaxed);
     }
 
     /// Queues a snapshot to be written, for which room is held.
     pub fn take(&self, job: Job) {
-        let trigger = job.firing.trigger;
         let jobs = self.jobs.as_ref();
         if jobs.is_none_or(|jobs| jobs.send(job).is_err()) {
             tracing::error!("the thread that writes snapshots has ended");
-            self.shelf.skip(trigger, "failed");
+            self.shelf.give_up();
         }
     }
 
@@ -236,13 +183,9 @@ impl Writer {
         let until = Instant::now() + patience;
         while !thread.is_finished() {
             if Instant::now() >= until {
-                let waiting = lock(&self.waiting).clone();
-                for trigger in &waiting {
-                    self.shelf.skip(*trigger, "failed");
-                }
                 let text = format!(
                     "{} that triggers took could not be written within {} s and may be missing",
-                    match waiting.len() {
+                    match self.shelf.give_up() {
                         1 => "a snapshot".to_owned(),
                         count => format!("{count} snapshots"),
                     },
@@ -305,17 +248,21 @@ struct Work {
 }
 
 impl Work {
-    fn on(&mut self, job: Job) {
+    /// Says that a snapshot could not be taken again, and counts it.
+    fn lost(&mut self, one: &Waiting, why: &str) {
+        self.shelf.skipped(KILLED);
+        self.messages.log(Severity::Warning, one.lost(why));
+    }
+
+    /// `again`: an earlier daemon was killed over it.
+    fn on(&mut self, job: Job, again: bool) {
         let facts = &job.report.process.facts;
         let process = format!("process {} ({})", facts.pid, facts.comm);
         let reason = &job.firing.reason;
         match self.write(&job) {
             Ok((path, about)) => {
                 self.fails = false;
-                self.shelf.tally(job.firing.trigger, |tally| {
-                    tally.written += 1;
-                    tally.last_unix_ns = Some(about.time_unix_ns);
-                });
+                self.shelf.wrote(about.time_unix_ns);
                 let mut text = format!(
                     "{process}: {reason}; snapshot {}: {}",
                     about.snapshot,
@@ -330,6 +277,11 @@ impl Work {
                         about.paused_before
                     ));
                 }
+                if again {
+                    text.push_str(
+                        ", taken from the journal, because memscoped was killed before it was written",
+                    );
+                }
                 tracing::info!("{text}");
                 let severity = match job.firing.condition.metric {
                     Metric::Oom => Severity::Warning,
@@ -338,7 +290,7 @@ impl Work {
                 self.messages.say(severity, text);
             }
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                self.shelf.skip(job.firing.trigger, "too_large");
+                self.shelf.skipped("too_large");
                 let limit = self.config.limits.bytes >> 20;
                 self.messages.say(
                     Severity::Warning,
@@ -349,7 +301,7 @@ impl Work {
                 );
             }
             Err(error) => {
-                self.shelf.skip(job.firing.trigger, "failed");
+                self.shelf.skipped("failed");
                 let text = format!(
                     "{process}: {reason}; its snapshot could not be written to {}: {error}",
                     self.config.dir.display()

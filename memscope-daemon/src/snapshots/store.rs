@@ -12,6 +12,7 @@ use memscope_rpc::KeptSnapshot;
 use serde::{Deserialize, Serialize};
 
 use super::choose::{Candidate, to_remove};
+use super::waiting::Waiting;
 
 /// Ending of the name of a file that describes a snapshot.
 const ABOUT: &str = ".about.json";
@@ -163,6 +164,15 @@ impl Store {
     /// Limits of what is kept.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Whether the snapshot of this firing is kept.
+    pub(super) fn has(&self, one: &Waiting) -> bool {
+        self.kept.iter().any(|about| {
+            let is_its = (about.pid, about.start_ticks) == (one.pid, one.start_ticks);
+            let is_of = (about.trigger, about.device) == (one.firing.trigger, one.firing.device);
+            is_its && is_of && about.time_unix_ns == one.as_of.unix_ns
+        })
     }
 
     /// Returns the number for a new snapshot.

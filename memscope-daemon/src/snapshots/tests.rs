@@ -5,6 +5,7 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, ProcessHandle};
 use memscope_ledger::report::{AsOf, SnapshotSegment};
 use memscope_proto::formats::{self, SNAPSHOTS};
+use memscope_rpc::TriggerStatus;
 use memscope_tests::limits::{Met, constant};
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,11 @@ fn job(pid: u32, entries: usize) -> Job {
     }
 }
 
+/// For a daemon to which nothing was left.
+fn never() -> Again {
+    Box::new(|one| Err(format!("{one:?} is not expected")))
+}
+
 /// The format of this name.
 fn named(name: &str) -> &'static Format {
     formats::named(SNAPSHOTS, name).unwrap()
@@ -128,7 +134,7 @@ impl Place {
             format,
             limits: Limits { count: 4, bytes },
         };
-        let writer = Writer::start(config, Tallies::new(), messages.clone()).unwrap();
+        let writer = Writer::start(config, Counts::default(), never(), messages.clone()).unwrap();
         Place {
             folder,
             messages,
@@ -137,14 +143,14 @@ impl Place {
     }
 
     fn take(&self, job: Job) {
-        self.writer.hold(job.firing.trigger, &job.report);
+        self.writer.hold(&job.firing, &job.report);
         self.writer.take(job);
     }
 
     /// Waits until no snapshot waits to be written.
     fn settle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while !lock(&self.writer.waiting).is_empty() {
+        while self.writer.shelf().waits() > 0 {
             assert!(Instant::now() < deadline, "it is never written");
             std::thread::yield_now();
         }
@@ -433,7 +439,7 @@ fn the_counts_outlive_the_daemon() {
     place.settle();
     place.writer.busy(&firing(7, "oom"), "process 1 (python)");
     place.writer.busy(&firing(8, "oom"), "process 1 (python)");
-    let tallies = place.writer.shelf().tallies(|trigger| trigger == 7);
+    let tallies = place.writer.shelf().counts(|trigger| trigger == 7).tallies;
     assert_eq!(tallies.keys().collect::<Vec<_>>(), [&7]);
     let words = serde_json::to_string(&tallies).unwrap();
     let config = Config {
@@ -444,9 +450,12 @@ fn the_counts_outlive_the_daemon() {
             bytes: 1 << 20,
         },
     };
-    let left = serde_json::from_str(&words).unwrap();
+    let left = Counts {
+        tallies: serde_json::from_str(&words).unwrap(),
+        ..Counts::default()
+    };
     let next = Place {
-        writer: Writer::start(config, left, Messages::default()).unwrap(),
+        writer: Writer::start(config, left, never(), Messages::default()).unwrap(),
         messages: Messages::default(),
         folder: tempfile::tempdir().unwrap(),
     };
@@ -456,6 +465,100 @@ fn the_counts_outlive_the_daemon() {
         (1, vec![("busy".to_owned(), 1)])
     );
     assert_eq!(status.last_unix_ns, place.status().last_unix_ns);
+}
+
+/// A daemon is killed while four snapshots wait. The next one finds the first on the disk, takes the second from the journal, and says
+/// why it cannot take the third. It is killed over the fourth, which the one after it does not try again.
+#[test]
+fn what_a_killed_daemon_had_not_written_is_taken_again_or_counted() {
+    let place = Place::new(named("memory-viz"), 1 << 20);
+    let shelf = place.writer.shelf().clone();
+    let at = |time: u64, pid: u32| {
+        let mut made = report(pid, 5);
+        made.as_of.unix_ns += time;
+        Job {
+            report: Arc::new(made),
+            ..job(pid, 5)
+        }
+    };
+    // The thread cannot finish one while the store is held.
+    let held = shelf.store();
+    for time in 0..4 {
+        place.writer.take(at(time, 1));
+    }
+    let left = shelf.counts(|_| true);
+    assert_eq!((left.tallies.len(), left.waiting.len()), (0, 4));
+    drop(held);
+    place.settle();
+    assert_eq!(shelf.counts(|_| true).waiting.len(), 0);
+    let words = serde_json::to_string(&left.waiting).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        dir: folder.path().join("snapshots"),
+        format: named("memory-viz"),
+        limits: Limits {
+            count: 4,
+            bytes: 1 << 20,
+        },
+    };
+    // The first snapshot is on the disk, and the count that says so is not.
+    fs::create_dir(&config.dir).unwrap();
+    let first = shelf.store().list().remove(0).path;
+    for path in [
+        first.with_extension("about.json"),
+        first.with_extension("pickle"),
+    ] {
+        fs::copy(&path, config.dir.join(path.file_name().unwrap())).unwrap();
+    }
+    let (arrived, arrives) = std::sync::mpsc::channel();
+    let (release, waits) = std::sync::mpsc::channel::<()>();
+    let again: Again = Box::new(move |one| match one.as_of.unix_ns % 10 {
+        0 => Ok(at(1, one.pid)),
+        1 => Err("it is gone".to_owned()),
+        _ => {
+            arrived.send(()).unwrap();
+            let _ = waits.recv();
+            Err("the daemon was killed meanwhile".to_owned())
+        }
+    });
+    let counts = Counts {
+        waiting: serde_json::from_str(&words).unwrap(),
+        ..Counts::default()
+    };
+    let messages = Messages::default();
+    let next = Place {
+        writer: Writer::start(config.clone(), counts, again, messages.clone()).unwrap(),
+        messages,
+        folder,
+    };
+    arrives.recv_timeout(Duration::from_secs(20)).unwrap();
+    let status = next.status();
+    assert_eq!(status.written, 2);
+    assert_eq!(status.skipped, [("killed".to_owned(), 1)]);
+    let left = next.writer.shelf().counts(|_| true);
+    assert_eq!(left.waiting.len(), 1);
+    let said = next.said();
+    assert!(
+        said[0].contains("taken from the journal, because memscoped was killed"),
+        "{said:?}"
+    );
+    assert!(
+        said[1].contains("it could not be taken again: it is gone"),
+        "{said:?}"
+    );
+    // The daemon after that one.
+    let messages = Messages::default();
+    let last = Place {
+        writer: Writer::start(config, left, never(), messages.clone()).unwrap(),
+        messages,
+        folder: tempfile::tempdir().unwrap(),
+    };
+    let status = last.status();
+    assert_eq!(status.written, 2);
+    assert_eq!(status.skipped, [("killed".to_owned(), 2)]);
+    let said = last.said();
+    assert!(said[0].contains("it was killed over it before"), "{said:?}");
+    drop(release);
 }
 
 #[test]

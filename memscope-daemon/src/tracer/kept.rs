@@ -279,6 +279,8 @@ pub struct TakenOver {
     pub attached: usize,
     /// The journal does not know them. They were attached anew.
     pub untold: usize,
+    /// They still run and are not traced any more: that they were traced was not written down, as on a full disk.
+    pub unwritten: usize,
     /// They have ended meanwhile.
     pub ended: usize,
     /// They still run and could not be attached anew.
@@ -296,6 +298,10 @@ impl std::fmt::Display for TakenOver {
             (
                 self.untold,
                 "attached anew, since the journal had stopped before they were in it",
+            ),
+            (
+                self.unwritten,
+                "not traced on, since it was not written down that they were traced (attach them again)",
             ),
             (self.ended, "ended meanwhile"),
             (self.refused, "could not be attached anew"),

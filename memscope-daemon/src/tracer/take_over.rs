@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use memscope_ledger::event::{Level, ProcessHandle};
+use memscope_ledger::report::ProcessSummary;
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::BaselineRead;
 
@@ -74,6 +75,8 @@ impl Tracer {
             self.next_handle = next_handle.max(known.unwrap_or(0) + 1);
             self.sites = Sites::of_earlier(sites);
         }
+        let kept: BTreeSet<u32> = processes.iter().map(|one| one.handle).collect();
+        let mut untraced = Vec::new();
         let mut ended = Vec::new();
         let mut unprobed = Vec::new();
         for process in processes {
@@ -91,7 +94,7 @@ impl Tracer {
             for process in ended {
                 self.append(ProcessHandle(process.handle), DaemonRecord::Exited);
             }
-            self.say_untraced();
+            untraced = self.say_untraced(&kept);
         }
         self.remove_leftovers();
         let pids: Vec<u32> = self.traced.keys().copied().collect();
@@ -121,6 +124,12 @@ impl Tracer {
         for one in waiting {
             self.wait_to_follow(one);
         }
+        let lives = |pid, start| {
+            memscope_site::process::alive(pid).is_ok_and(|now| now.start_ticks == start)
+        };
+        let gone =
+            |(pid, start): &(u32, u64)| !self.traced.contains_key(pid) && lives(*pid, *start);
+        taken.unwritten = untraced.iter().filter(|one| gone(one)).count();
         for pid in pids {
             self.follow_what_was_forked(pid);
         }
@@ -304,20 +313,37 @@ impl Tracer {
         }
     }
 
-    /// Processes that the log knows as traced, and that are not: their attach was not finished, or their probes are gone.
-    fn say_untraced(&mut self) {
+    /// Processes that the log knows as traced, and that are not: their attach was not finished, or their probes are gone, or that they
+    /// are traced could not be written down. Those that were not `kept` end with the last that is known of them, at each start the same.
+    /// Returns their process ids and start times.
+    fn say_untraced(&mut self, kept: &BTreeSet<u32>) -> Vec<(u32, u64)> {
         let traced: BTreeSet<ProcessHandle> = self.traced.values().map(|t| t.handle).collect();
         let untraced = self.keeper.ask_blocking(move |ledger, _| {
-            let living = ledger.processes().into_iter();
-            let living = living.filter(|one| one.ended_ns.is_none());
-            let handles = living.map(|one| one.handle);
-            handles
-                .filter(|handle| !traced.contains(handle))
-                .collect::<Vec<_>>()
+            let mut living = ledger.processes();
+            living.retain(|one| one.ended_ns.is_none() && !traced.contains(&one.handle));
+            let last = |one: ProcessSummary| {
+                let last_ns = ledger.last_event_ns(one.handle);
+                (one, last_ns.unwrap_or_default())
+            };
+            living.into_iter().map(last).collect::<Vec<_>>()
         });
-        for handle in untraced.unwrap_or_default() {
-            self.append(handle, DaemonRecord::Detached);
+        let mut unwritten = Vec::new();
+        for (one, time_ns) in untraced.unwrap_or_default() {
+            let (process, record) = (one.handle, DaemonRecord::Detached);
+            if kept.contains(&process.0) {
+                self.append(process, record);
+                continue;
+            }
+            let command = Command::AppendOf {
+                process,
+                time_ns,
+                record,
+            };
+            // The keeper ends last: if it is gone, nobody is left who could ask.
+            let _ = self.keeper.send(command);
+            unwritten.push((one.facts.pid, one.facts.start_ticks));
         }
+        unwritten
     }
 
     /// Removes slots and probes that nobody will read.

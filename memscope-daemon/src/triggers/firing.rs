@@ -2,9 +2,10 @@
 
 use memscope_ledger::event::ProcessHandle;
 use memscope_rpc::Condition;
+use serde::{Deserialize, Serialize};
 
 /// A condition that came true, for which a snapshot is taken unless it is paused.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Firing {
     /// Number of the trigger.
     pub trigger: u64,

@@ -25,7 +25,8 @@ impl Question for v1::ListRequest {
     }
 
     fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], _: AsOf) -> Option<v1::ListResponse> {
-        let summaries = of.iter().filter_map(|handle| ledger.summary(*handle));
+        let listed = of.iter().filter(|handle| ledger.is_listed(**handle));
+        let summaries = listed.filter_map(|handle| ledger.summary(*handle));
         let processes = summaries.map(brief);
         Some(v1::ListResponse {
             processes: processes.collect(),

@@ -43,6 +43,10 @@ impl OfOne for v1::StepsRequest {
             0 => MOST_ROWS,
             limit => limit.min(MOST_ROWS),
         };
+        let ends: Vec<u64> = shown.iter().map(|row| row.to_boot_ns).collect();
+        let rows = last(shown, most);
+        let cut = ends.len() - rows.len();
+        let cut = cut.checked_sub(1).and_then(|last| ends.get(last)).copied();
         let passes = steps.passes();
         let survivors = &steps.survivors;
         let found = survivors.found.iter();
@@ -51,7 +55,8 @@ impl OfOne for v1::StepsRequest {
             summary: Some(summary(process)),
             lines: lines(steps, &process.stacks),
             devices,
-            rows: last(shown, most),
+            rows,
+            forgotten_to_boot_ns: cut.or(steps.forgotten_to_ns),
             launches: steps.launches,
             survivor_count: survivors.found.len() as u64 + survivors.more.0,
             survivor_bytes: found

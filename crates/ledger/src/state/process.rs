@@ -518,10 +518,12 @@ impl Process {
             && self.facts.level != Some(Level::Read)
     }
 
-    /// Whether nobody will ask for it once it has ended: it has loaded no library of a device, or used none before it executed another image.
+    /// Whether it has ended and nobody will ask for it: it has loaded no library of a device, or used none before it executed another image.
     pub(crate) fn is_nothing_to_keep(&self) -> bool {
         let is_unused = self.visible_devices().is_empty() && self.loss.records() == 0;
-        self.waits_for_device() || self.state == ProcessState::Replaced && is_unused
+        let is_nothing =
+            self.waits_for_device() || self.state == ProcessState::Replaced && is_unused;
+        self.ended_ns.is_some() && is_nothing
     }
 
     /// Whether the sums can be shown. The list has no room for coverage notes, so a sum over driver calls is shown only

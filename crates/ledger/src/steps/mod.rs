@@ -128,6 +128,9 @@ pub(crate) struct Steps {
     #[serde(default)]
     at_begin: bool,
     pub(crate) rows: VecDeque<Row>,
+    /// When the last of the steps ended that had rows which are no longer kept, boot-time nanoseconds.
+    #[serde(default)]
+    pub(crate) forgotten_to_ns: Option<u64>,
     /// What the first step has had so far by the ticks of a source that was used before.
     #[serde(default)]
     so_far: Option<Row>,
@@ -542,6 +545,7 @@ impl Steps {
         *self = Steps {
             source,
             so_far,
+            forgotten_to_ns: self.forgotten_to_ns,
             from_ns: self.from_ns,
             is_mixed: source == StepSource::Pattern,
             launches: self.launches,
@@ -574,8 +578,10 @@ impl Steps {
         }
         let levels = close(devices);
         if !std::mem::take(&mut self.is_mixed) {
-            if self.rows.len() >= ROWS {
-                self.rows.pop_front();
+            if self.rows.len() >= ROWS
+                && let Some(oldest) = self.rows.pop_front()
+            {
+                self.forgotten_to_ns = Some(oldest.to_ns);
             }
             let row = Row {
                 step,

@@ -97,6 +97,7 @@ fn listed(process: &FakeProcess) -> v1::Process {
     let growing = |group: &&v1::LeakGroup| group.verdict() == v1::Verdict::Growing;
     let mut listed = v1::Process {
         known_from_unix_ns: Some(process.process.attached_ns + 1_000_000_000),
+        growing_lines: Some(process.groups.iter().filter(growing).count() as u64),
         ..process.process.clone().into()
     };
     if let Some(facts) = &mut listed.facts {
@@ -104,8 +105,7 @@ fn listed(process: &FakeProcess) -> v1::Process {
         facts.environment.retain(|one| is_told(&one.name));
     }
     for group in process.groups.iter().filter(growing) {
-        listed.growing_lines += 1;
-        listed.growth_bytes_per_s += group.growth_bytes_per_s;
+        *listed.growth_bytes_per_s.get_or_insert(0.0) += group.growth_bytes_per_s;
         let sum = listed.growth_bytes_per_step.get_or_insert(0.0);
         *sum += group.growth_bytes_per_step.unwrap_or_default();
     }
@@ -504,6 +504,7 @@ fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
         survivor_bytes: 512,
         survivors: if asked.survivors > 0 { vec![survivor] } else { Vec::new() },
         unchecked_blocks: 0,
+        forgotten_to_boot_ns: None,
     })
 }
 

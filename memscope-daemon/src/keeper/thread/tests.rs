@@ -15,7 +15,7 @@ use super::*;
 use crate::keeper::watching::{Key, Said};
 use crate::messages::Messages;
 use crate::probe::slot::Slot;
-use crate::snapshots::{self, Limits, Tallies, Writer};
+use crate::snapshots::{self, Counts, Limits, Writer};
 use crate::triggers::Triggers;
 
 const P: ProcessHandle = ProcessHandle(1);
@@ -137,7 +137,13 @@ fn taking(folder: &Path) -> Taking {
     };
     Taking {
         triggers: Triggers::new(&[], 0),
-        writer: Writer::start(config, Tallies::new(), Messages::default()).unwrap(),
+        writer: Writer::start(
+            config,
+            Counts::default(),
+            Box::new(|_| Err("nothing waits".into())),
+            Messages::default(),
+        )
+        .unwrap(),
         pause_ns: 0,
     }
 }
@@ -279,12 +285,18 @@ fn triggers_outlive_a_daemon_that_keeps_no_snapshots() {
     };
     let mut triggers = Triggers::new(&[], 0);
     let added = triggers.add(Caller::root(), condition, None).unwrap();
-    let tallies: Tallies =
-        serde_json::from_str(r#"{"1":{"written":3,"last_unix_ns":null,"skipped":{"busy":2}}}"#)
-            .unwrap();
+    let tallies = r#"{"1":{"written":3,"last_unix_ns":null,"skipped":{"busy":2}}}"#;
+    let waiting = r#"[{"firing":{"trigger":1,"condition":{"metric":{"Allocated":{"above":1000}},"device":null},"process":4,
+        "device":0,"reason":"it rose","paused":null,"paused_before":0,"last_before_ns":null},
+        "as_of":{"boot_ns":7,"unix_ns":8,"event":{"epoch":5,"sequence":6}},
+        "pid":40,"start_ticks":2,"comm":"python","again":false}]"#;
+    let told = Counts {
+        tallies: serde_json::from_str(tallies).unwrap(),
+        waiting: serde_json::from_str(waiting).unwrap(),
+    };
     let left = LeftWatching {
         triggers: Some(triggers),
-        tallies: tallies.clone(),
+        counts: told.clone(),
         ..LeftWatching::default()
     };
     let watching = Watching::new(folder.path(), EPOCH);
@@ -298,5 +310,5 @@ fn triggers_outlive_a_daemon_that_keeps_no_snapshots() {
     let mut left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
     let (triggers, counts) = left.take_triggers();
     assert!(triggers.unwrap().has(added.trigger));
-    assert_eq!(counts, tallies);
+    assert_eq!(counts, told);
 }

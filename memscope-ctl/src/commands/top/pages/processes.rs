@@ -101,13 +101,9 @@ fn row(one: &Known<'_>, device: Option<&v1::DeviceStats>, place: usize) -> Row {
     let left = full.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let step = one.verdict.and_then(|verdict| verdict.steps.as_ref());
     let step_ns = step.and_then(|steps| steps.median_ns);
-    let grows_by = match process.growing_lines {
+    let grows_by = match process.growing_lines.unwrap_or_default() {
         0 => None,
-        _ => Some(
-            process
-                .growth_bytes_per_step
-                .unwrap_or(process.growth_bytes_per_s),
-        ),
+        _ => process.growth_bytes_per_step.or(process.growth_bytes_per_s),
     };
     Row {
         key: key(process, place),

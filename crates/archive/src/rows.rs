@@ -222,7 +222,7 @@ pub fn peaks(
 ) -> Vec<Row> {
     let devices = stats.devices.iter();
     let rows = devices.map(|device| {
-        let seen = |count: u64| int(count).filter(|_| !stats.hides_pool_of(device));
+        let seen = |count: u64| int(count).filter(|_| !stats.hides_pool());
         let record = PeakRow {
             ended: Some(ended),
             state: word(process.state()),

@@ -114,9 +114,13 @@ struct Watcher {
 }
 
 impl Watcher {
+    /// The row of a device; none where nothing was ever seen on it.
     fn row(&mut self, level: DeviceLevel) -> Option<&mut Row> {
         let rows = &mut self.column.rows;
         let place = rows.iter().position(|row| row.now.device == level.device);
+        if place.is_none() && !level.seen {
+            return None;
+        }
         let place = place.unwrap_or_else(|| {
             rows.push(Row {
                 now: DeviceLevel {
@@ -140,6 +144,7 @@ impl Witness for Watcher {
             match rows.iter_mut().find(|row| row.now.device == level.device) {
                 // The segment follows on another one. Only where that could not be read to its end is anything new in this.
                 Some(row) => row.note(header.first_boot_ns, level),
+                None if !level.seen => {}
                 None => rows.push(Row {
                     now: level,
                     course: Course::new(header.first_boot_ns, level.level),
@@ -573,7 +578,118 @@ fn fold(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, StackRef};
+    use memscope_ledger::event::{
+        Backend, Body, Call, CallOp, Event, EventId, Layer, PoolTrace, ProcessFacts, StackRef,
+        TraceAction, Vendor,
+    };
+
+    fn event(sequence: u64, body: Body) -> Event {
+        Event {
+            id: EventId { epoch: 1, sequence },
+            time_ns: sequence * 100,
+            process: ProcessHandle(1),
+            tid: 0,
+            lost_before: 0,
+            stack: StackRef::NotTaken,
+            sampling: 0,
+            body,
+        }
+    }
+
+    fn call(op: CallOp, ptr: u64, size: u64) -> Body {
+        Body::Call(Call {
+            function: "cudaMalloc".into(),
+            layer: Layer::Runtime,
+            vendor: Vendor::Cuda,
+            op,
+            status: 0,
+            device: None,
+            ptr,
+            size,
+            stream: None,
+            handle: 0,
+            context: 0,
+            of_host: false,
+            hal: None,
+            extra: 0,
+            nested: 0,
+            duration_ns: 1,
+        })
+    }
+
+    /// A segment of the pool counts to an unknown device until the pool says where it is: then it was never there.
+    #[test]
+    fn what_was_moved_to_its_device_stays_on_no_unknown_one() {
+        let of = ProcessHandle(1);
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        let mut watcher = Watcher {
+            process: of,
+            begin_ns: 0,
+            column: Column::default(),
+        };
+        let facts = ProcessFacts {
+            level: Some(memscope_ledger::event::Level::Trace),
+            ..ProcessFacts::default()
+        };
+        let segment = PoolTrace {
+            action: TraceAction::SegmentAlloc,
+            allocator: 7,
+            device: Some(0),
+            addr: 0x1000,
+            size: 500,
+            stream: 0,
+            block_size: None,
+            total_allocated: None,
+            total_reserved: None,
+            pool: None,
+        };
+        let mut all = vec![
+            Body::Attached(Box::new(facts)),
+            Body::Backend(Backend::Native),
+            call(CallOp::Alloc, 0x1000, 500),
+            Body::Trace(segment),
+            // Only this is the program's own, and of it nobody says where it is.
+            call(CallOp::Alloc, 0x9000, 30),
+        ];
+        let asked = Grid::new(0, 1000, 10);
+        let course = |watcher: &Watcher| {
+            let rows = &watcher.column.rows;
+            let row = rows.iter().find(|row| row.now.device.is_none()).unwrap();
+            let mut cut = Cut::new(asked);
+            cut.add(&row.course);
+            cut.finish(1000)
+        };
+        let as_of = AsOf {
+            boot_ns: 1000,
+            unix_ns: 1000,
+            event: EventId::default(),
+        };
+        let told = |ledger: &Ledger, watcher: &Watcher| {
+            let mut found = Found::default();
+            found.add(None, Source::Driver, course(watcher));
+            let answer = found.told(ledger, of, of, as_of).unwrap();
+            answer
+                .devices
+                .first()
+                .map(|one| one.overall.unwrap().last_allocated_bytes)
+        };
+        for (sequence, body) in (1..).zip(all.drain(..)) {
+            let event = event(sequence, body);
+            ledger.apply(&event);
+            watcher.applied(event.time_ns, &ledger);
+            match sequence {
+                3 => assert_eq!(told(&ledger, &watcher), Some(Some(500))),
+                4 => assert_eq!(told(&ledger, &watcher), None),
+                _ => {}
+            }
+        }
+        assert_eq!(told(&ledger, &watcher), Some(Some(30)));
+        let levels: Vec<_> = course(&watcher)
+            .iter()
+            .map(|one| (one.from_boot_ns, one.last_allocated_bytes))
+            .collect();
+        assert!(levels.contains(&(400, Some(0))), "{levels:?}");
+    }
 
     /// While the journal is read, the process may end, and its pid become that of somebody else's.
     #[test]

@@ -119,7 +119,12 @@ pub(crate) fn read(pid: u32, blocks: Vec<u64>, modules: bool) -> Result<Reading,
 }
 
 /// The answer for these blocks.
-pub(crate) fn answer(reading: &Reading, blocks: &[Block], limit: u32) -> v1::HoldersResponse {
+pub(crate) fn answer(
+    reading: &Reading,
+    blocks: &[Block],
+    limit: u32,
+    of_process: &[v1::CoverageNote],
+) -> v1::HoldersResponse {
     let sizes: HashMap<u64, u64> = blocks.iter().map(|b| (b.address, b.size)).collect();
     let mut rows: HashMap<(Origin, v1::HolderVia, String), Row<'_>> = HashMap::new();
     let mut held = v1::Amount::default();
@@ -170,7 +175,7 @@ pub(crate) fn answer(reading: &Reading, blocks: &[Block], limit: u32) -> v1::Hol
         }),
         garbage: Some(garbage),
         objects: reading.objects,
-        coverage: notes(reading),
+        coverage: notes(reading, of_process),
         ..v1::HoldersResponse::default()
     }
 }
@@ -197,8 +202,8 @@ pub(crate) fn add(amount: &mut v1::Amount, bytes: u64) {
     amount.bytes += bytes;
 }
 
-/// What limits a reading.
-pub(crate) fn notes(reading: &Reading) -> Vec<v1::CoverageNote> {
+/// What limits a reading, beside the notes about the process.
+pub(crate) fn notes(reading: &Reading, of_process: &[v1::CoverageNote]) -> Vec<v1::CoverageNote> {
     let mut notes = Vec::new();
     let mut note = |code: &str, text: String| {
         notes.push(v1::CoverageNote {
@@ -208,7 +213,15 @@ pub(crate) fn notes(reading: &Reading) -> Vec<v1::CoverageNote> {
         });
     };
     if !reading.knows_tensors {
-        let text = "it was not found where tensors keep their memory (there is none on a device, or this version of PyTorch keeps it elsewhere), so no holder is known";
+        let hidden = |note: &v1::CoverageNote| note.code == "level_segments";
+        let text = match of_process.iter().any(hidden) {
+            true => {
+                "at level segments no block of the pool is known that a tensor could hold, so no holder is known; attach at blocks or trace to know them"
+            }
+            false => {
+                "it was not found where tensors keep their memory (there is none on a device, or this version of PyTorch keeps it elsewhere), so no holder is known"
+            }
+        };
         note("tensors_unknown", text.to_owned());
     } else if !reading.knows_graphs {
         let text = "no autograd graph was found, so gradients and what a graph has saved have no holder here";
@@ -463,7 +476,7 @@ mod tests {
             (99, &[main()]),
         ]);
         let blocks: Vec<Block> = (1..=7).map(|n| block(n, 100 * n)).collect();
-        let answer = answer(&reading, &blocks, 3);
+        let answer = answer(&reading, &blocks, 3, &[]);
         let rows: Vec<_> = answer
             .holders
             .iter()
@@ -500,7 +513,7 @@ mod tests {
                 bytes: 700
             }
         );
-        let all = super::answer(&reading, &blocks, 0);
+        let all = super::answer(&reading, &blocks, 0, &[]);
         let graph = all
             .holders
             .iter()
@@ -511,6 +524,25 @@ mod tests {
         assert_eq!(graph.container, Some(list));
         let names: Vec<&str> = graph.way.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names, ["__main__", "kept", "", ""]);
+    }
+
+    /// Without a block nobody can find where tensors keep their memory, whatever the version of PyTorch is.
+    #[test]
+    fn the_level_is_why_no_holder_is_known() {
+        let reading = Reading::default();
+        let level = v1::CoverageNote {
+            code: "level_segments".to_owned(),
+            ..v1::CoverageNote::default()
+        };
+        for (of_process, said, not_said) in [
+            (vec![level], "level segments", "PyTorch"),
+            (vec![], "PyTorch", "level segments"),
+        ] {
+            let told = answer(&reading, &[], 0, &of_process).coverage;
+            let note = told.iter().find(|note| note.code == "tensors_unknown");
+            let text = &note.unwrap().text;
+            assert!(text.contains(said) && !text.contains(not_said), "{text}");
+        }
     }
 
     #[test]

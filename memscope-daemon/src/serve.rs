@@ -595,7 +595,7 @@ impl Daemon for Serving {
         aside(move || {
             // What came meanwhile and is alike is not among those that were read.
             let held = holders::still_there(&held, &holders::blocks(&after, &request));
-            let mut answer = holders::answer(&reading, &held, request.limit);
+            let mut answer = holders::answer(&reading, &held, request.limit, &before.coverage);
             answer.coverage.extend(before.coverage.iter().cloned());
             v1::HoldersResponse {
                 pid,
@@ -663,7 +663,7 @@ impl Daemon for Serving {
             };
             match read {
                 Ok(read) => {
-                    notes.extend(holders::notes(&read));
+                    notes.extend(holders::notes(&read, &before.coverage));
                     reading = Some(read);
                 }
                 // The rules still say something by stacks and pools, and the answer says what is missing.

@@ -371,7 +371,7 @@ fn one_that_is_added_looks_at_once_without_an_event() {
         reasons(&fired),
         [(
             2,
-            "allocated is above 50.00 MiB on device 0, and was so when the trigger came: 100.00 MiB"
+            "allocated is above 50.00 MiB on device 0, and was so when it was looked at first: 100.00 MiB"
         )]
     );
     assert_eq!(world.tick(sim.time + SECOND), []);
@@ -385,6 +385,43 @@ fn one_that_is_added_looks_at_once_without_an_event() {
         3
     );
     assert_eq!(world.tick(sim.time + 3 * SECOND).len(), 1);
+}
+
+/// A level at which nothing tells of what a trigger waits for counts as not watched.
+#[test]
+fn what_a_level_hides_is_not_watched() {
+    let conditions = [
+        "oom",
+        "allocated > 50MiB",
+        "reserved > 50MiB",
+        "growth > 1MiB in 10m",
+        "every 5 steps",
+    ];
+    for (level, from_start, watched) in [
+        (Level::Segments, false, [0, 0, 0, 0, 1]),
+        (Level::Segments, true, [0, 0, 1, 0, 1]),
+        (Level::Read, false, [0, 1, 1, 1, 1]),
+        (Level::Trace, false, [1, 1, 1, 1, 1]),
+    ] {
+        let mut world = World::new(&conditions, 0);
+        world.after(&event(
+            P,
+            SECOND,
+            Body::Attached(facts(42, level, from_start)),
+        ));
+        let pool_seen = level == Level::Trace;
+        let placed = Placement {
+            pool_seen,
+            ..Placement::default()
+        };
+        world.after(&event(P, SECOND, Body::Placed(Box::new(placed))));
+        // What allocates is learnt last.
+        world.after(&event(P, SECOND, Body::Backend(Backend::Native)));
+        let watching: Vec<u64> = (1..=5)
+            .map(|number| world.status(number).watching)
+            .collect();
+        assert_eq!(watching, watched, "{level:?} {from_start}");
+    }
 }
 
 #[test]

@@ -45,12 +45,12 @@ pub fn split_message(message: &str) -> (&str, Option<&str>) {
 }
 
 impl v1::StatsResponse {
-    /// Whether the process has a framework's pool on this device that its level is too low to see into. Counts of what happened there are 0
-    /// in the answer, and not known.
+    /// Whether the process has a framework's pool that its level is too low to see into. Counts of what happened there are 0 in the answer,
+    /// and not known.
     #[must_use]
-    pub fn hides_pool_of(&self, device: &v1::DeviceStats) -> bool {
+    pub fn hides_pool(&self) -> bool {
         let hidden = |note: &v1::CoverageNote| note.code == "level_segments";
-        device.source() == v1::Source::Pool && self.coverage.iter().any(hidden)
+        self.coverage.iter().any(hidden)
     }
 
     /// Whether the process is at level `read`: only readings tell what it holds, and nothing what came and went between them.

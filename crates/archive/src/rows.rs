@@ -223,7 +223,7 @@ pub fn peaks(
     let devices = stats.devices.iter();
     let is_read = stats.is_only_read();
     let rows = devices.map(|device| {
-        let is_hidden = is_read || stats.hides_pool_of(device);
+        let is_hidden = is_read || stats.hides_pool();
         let seen = |count: u64| int(count).filter(|_| !is_hidden);
         // What was there between two readings is seen by nobody.
         let peak = |bytes: Option<u64>| bytes.filter(|_| !is_read);

@@ -32,6 +32,9 @@ pub struct DeviceLevel {
     pub device: Option<i32>,
     /// Where the level comes from.
     pub source: Source,
+    /// Whether anything has happened there that an answer shows. Memory of the pool that was counted to an unknown device until it was known
+    /// where it is has not happened there.
+    pub seen: bool,
     /// The level; `None` where it is not known.
     pub level: Option<Level>,
     /// Number of blocks that came so far.

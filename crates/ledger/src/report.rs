@@ -173,6 +173,17 @@ pub struct Gauge {
     pub oom_count: u64,
 }
 
+/// What of a process nothing tells as long as it is watched at this level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hidden {
+    /// How often memory ran out.
+    pub ooms: bool,
+    /// The bytes handed out.
+    pub allocated: bool,
+    /// The bytes that the pool holds from the driver.
+    pub reserved: bool,
+}
+
 /// Whether the blocks that a process held before its attach are known one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {

@@ -214,7 +214,7 @@ fn failed_allocations_that_nothing_tells_of_are_not_known() {
         ledger.apply(&event(P, 2 * SECOND, Body::Placed(Box::new(placement))));
         let stats = stats(&ledger);
         assert_eq!(stats.hides_ooms(), hidden, "{ways:?}");
-        assert_eq!(ledger.hides_ooms(P), hidden, "{ways:?}");
+        assert_eq!(ledger.hidden(P).ooms, hidden, "{ways:?}");
         let codes = stats.coverage.iter().map(|note| note.code.as_str());
         assert_eq!(
             codes.filter(|code| *code == "oom_unseen").count(),

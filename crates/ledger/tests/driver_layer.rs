@@ -553,7 +553,11 @@ fn sources_by_backend() {
         c.device = Some(0);
         ledger.apply(&event(P, 2, Body::Call(c)));
         let seen = device(&ledger, 0);
-        assert_eq!(seen.source(), v1::Source::from(source), "{backend:?}");
+        // Of a pool that cannot be seen, all that is known is what the driver gave.
+        assert_eq!(seen.source(), v1::Source::Driver, "{backend:?}");
+        let course = ledger.ask(&[P], as_of(3), &v1::FluctuationRequest::default());
+        let course = &course.unwrap().devices[0];
+        assert_eq!(course.source(), seen.source(), "{backend:?}");
         assert_eq!(seen.allocated_bytes, allocated, "{backend:?}");
         assert_eq!(seen.baseline_bytes, baseline, "{backend:?}");
         let notes = stats(&ledger).coverage;
@@ -591,7 +595,7 @@ fn what_a_hidden_pool_has_on_an_unknown_device() {
     ledger.apply(&event(P, 3, unknown));
     let told = stats(&ledger);
     let seen = find_device(&ledger, None).unwrap();
-    assert!(told.hides_pool_of(&seen), "{seen:?}");
+    assert!(told.hides_pool(), "{seen:?}");
     assert_eq!(seen.driver, bytes(1, 20 * MIB));
     assert_eq!((seen.direct, seen.allocated_bytes), (None, None));
     assert_eq!((seen.peak_allocated_bytes, seen.live_blocks), (None, 0));
@@ -654,6 +658,95 @@ fn nothing_is_left_of_the_pools_memory_on_an_unknown_device() {
         let mut intervals = course.intervals.iter();
         intervals.all(|interval| interval.max_allocated_bytes == 0)
     }));
+}
+
+/// A segment from before the attach, of which the call that frees it tells no device.
+#[test]
+fn a_segment_that_goes_was_on_its_pools_device() {
+    let alone = |mode, level, read: bool| {
+        let mut sim = Sim::new(mode);
+        (sim.attached, sim.driver_calls) = (false, true);
+        let mut ledger = attached(level, false, sim.time);
+        let block = sim.alloc(1, 0, 40 * MIB);
+        sim.free(block, false);
+        sim.time += MS;
+        sim.attached = true;
+        if read {
+            for part in sim.reading(1, 30) {
+                ledger.apply(&event(P, sim.time, Body::Held(Box::new(part))));
+            }
+        }
+        sim.time += MS;
+        sim.empty_cache(1);
+        sim.feed(&mut ledger);
+        ledger
+    };
+    for (mode, level, read) in [
+        (Mode::Calibrated, Level::Trace, false),
+        (Mode::Calibrated, Level::Trace, true),
+        (Mode::Reports, Level::Blocks, true),
+    ] {
+        let ledger = alone(mode, level, read);
+        let devices = stats(&ledger).devices;
+        let ordinals: Vec<_> = devices.iter().map(|device| device.device).collect();
+        assert_eq!(ordinals, [Some(1)], "{mode:?} {read}");
+    }
+    // Where nothing tells whose it was, it is not known where it was.
+    let ledger = alone(Mode::Reports, Level::Blocks, false);
+    assert!(find_device(&ledger, None).is_some());
+}
+
+/// How much is free on a device that nobody knows says nothing: each call may be about another one.
+#[test]
+fn what_is_free_somewhere_is_not_told() {
+    let mut c = plain();
+    let somewhere = |c: &mut common::calls::Calls, op, ptr, size| {
+        c.send(op, |call| {
+            (call.device, call.ptr, call.size, call.extra) = (None, ptr, size, 70);
+        });
+    };
+    somewhere(&mut c, CallOp::Alloc, 0x1000, 10);
+    somewhere(&mut c, CallOp::MemInfo, 0, 90);
+    let seen = find_device(&c.ledger, None).unwrap();
+    assert_eq!((seen.total_bytes, seen.free_bytes), (None, None));
+}
+
+/// No event of the pool ever comes at this level.
+#[test]
+fn notes_of_a_hidden_pool_promise_no_event() {
+    let mut ledger = attached_as(Level::Segments, false, 1, Backend::Native);
+    ledger.apply(&event(P, 2, call("cudaMalloc", CallOp::Alloc, 0x1000, 7)));
+    let notes = stats(&ledger).coverage;
+    for code in ["attached_late", "totals_unknown"] {
+        let note = notes.iter().find(|note| note.code == code).unwrap();
+        assert!(note.text.contains("at level segments"), "{}", note.text);
+        assert!(!note.text.contains("next event"), "{}", note.text);
+    }
+    assert!(has_note(&notes, "oom_unseen"));
+    assert_eq!(
+        ledger.hidden(P),
+        Hidden {
+            ooms: true,
+            allocated: true,
+            reserved: true
+        }
+    );
+    let from_start = attached_as(Level::Segments, true, 1, Backend::Native);
+    assert!(!from_start.hidden(P).reserved);
+    let read = attached_as(Level::Read, false, 1, Backend::Native);
+    assert_eq!(
+        read.hidden(P),
+        Hidden {
+            ooms: true,
+            ..Hidden::default()
+        }
+    );
+    for plain in [
+        attached_as(Level::Segments, false, 1, Backend::Unknown),
+        attached_as(Level::Trace, false, 1, Backend::Native),
+    ] {
+        assert_eq!(plain.hidden(P), Hidden::default());
+    }
 }
 
 /// CUDA counts how often memory of another process was opened, and it stays until it is closed as often.

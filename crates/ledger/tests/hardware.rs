@@ -314,6 +314,53 @@ fn what_the_driver_keeps_of_stream_ordered_memory_is_no_context() {
     }
 }
 
+/// Two processes may mean two devices by what nobody knows.
+#[test]
+fn unknown_devices_of_two_processes_are_not_one() {
+    let mut ledger = with(&[(A, "/", &[]), (B, "/", &[])]);
+    for process in [A, B] {
+        let one = call("cudaMalloc", CallOp::Alloc, 0x1000, 100);
+        ledger.apply(&event(process, 2 * SECOND, one));
+        let mut asked = call("cudaMemGetInfo", CallOp::MemInfo, 0, 1000);
+        if let Body::Call(asked) = &mut asked {
+            asked.extra = 500;
+        }
+        ledger.apply(&event(process, 2 * SECOND, asked));
+    }
+    let devices = devices(&ledger, &[A, B]);
+    assert_eq!(devices.len(), 2, "{devices:?}");
+    for one in devices {
+        assert_eq!((one.name, one.held_bytes), (None, Some(100)));
+        assert_eq!((one.free_bytes, one.unexplained_bytes), (None, None));
+    }
+}
+
+/// What a process at level `segments` was seen to take is a lower bound, and so is the sum with it.
+#[test]
+fn what_was_seen_of_a_hidden_pool_is_a_lower_bound() {
+    let mut ledger = with(&[(A, "/", &[])]);
+    let late = facts(B.0, Level::Segments, false);
+    ledger.apply(&event(B, SECOND, Body::Attached(late)));
+    ledger.apply(&event(B, SECOND, Body::Backend(Backend::Native)));
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    told(&mut ledger, A, 0, gpu("a"));
+    told(&mut ledger, B, 0, gpu("a"));
+    alloc(&mut ledger, B, 0, 0x1000, 30);
+    let one = devices(&ledger, &[A, B]).remove(0);
+    let holders: Vec<_> = one
+        .holders
+        .iter()
+        .map(|holder| (holder.held_bytes, holder.at_least))
+        .collect();
+    assert_eq!(holders, [(Some(100), false), (Some(30), true)]);
+    assert_eq!((one.held_bytes, one.at_least), (Some(130), true));
+    // Where only frees were seen, nothing is known, and the rest is still a lower bound.
+    let free = call("cudaFree", CallOp::Free, 0x1000, 0);
+    ledger.apply(&event(B, 3 * SECOND, free));
+    let one = devices(&ledger, &[A, B]).remove(0);
+    assert_eq!((one.held_bytes, one.at_least), (Some(100), true));
+}
+
 /// What was free before a process took or gave back memory says nothing of what others use now.
 #[test]
 fn what_nobody_explains_is_of_one_moment() {

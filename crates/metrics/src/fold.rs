@@ -246,7 +246,7 @@ fn process(out: &mut Out, one: &TakenProcess, limits: &Limits, free_holds_ns: u6
     for device in &one.stats.devices {
         let labels = with(&labels, &[("device", ordinal(device.device))]);
         gauges(out, device, &labels);
-        let blocks = (!one.stats.hides_pool_of(device)).then_some(device.live_blocks);
+        let blocks = (!one.stats.hides_pool()).then_some(device.live_blocks);
         out.put(LIVE_BLOCKS, labels.clone(), number(blocks));
         out.put(TO_FULL, labels, to_full(device, one, free_holds_ns));
     }
@@ -329,7 +329,7 @@ fn gauges(out: &mut Out, device: &v1::DeviceStats, labels: &Labels) {
 /// What only grows. It stays for a while after the process has ended.
 fn counters(out: &mut Out, one: &TakenProcess, labels: &Labels, limits: &Limits) {
     for device in &one.stats.devices {
-        if one.stats.hides_pool_of(device) {
+        if one.stats.hides_pool() {
             continue;
         }
         let labels = with(labels, &[("device", ordinal(device.device))]);

@@ -5,10 +5,10 @@ use crate::failure::{Exit, Failure};
 use crate::moment;
 use crate::process::Process;
 use crate::render::table::{Column, table};
-use crate::render::{coverage, device, heading};
+use crate::render::{Known, coverage, device, heading, totals_from};
 use crate::session::Session;
 use crate::units::{
-    bytes, grouped, in_nanoseconds, moment as at, nanoseconds, parse_duration, rate,
+    bytes, grouped, in_nanoseconds, moment as at, nanoseconds, parse_duration, rate, unknown,
 };
 use memscope_proto::v1;
 use std::time::Duration;
@@ -65,14 +65,20 @@ fn text(answer: &v1::FluctuationResponse) -> String {
     }
     for one in &answer.devices {
         let overall = one.overall.unwrap_or_default();
+        let known = totals_from(one.source(), &answer.coverage);
+        // What is missing may have gone up and down as well.
+        let only_if_exact = |words: String| match known {
+            Known::Exactly => words,
+            Known::AtLeast | Known::Not => unknown(),
+        };
         text.push_str(&format!(
-            "\nDevice {} ({}): allocated {} to {}, swing {:.1} %, floor {}\n",
+            "\nDevice {} ({}): allocated {} to {}, swing {}, floor {}\n",
             device(one.device),
             one.source(),
-            bytes(overall.min_allocated_bytes),
-            bytes(overall.max_allocated_bytes),
-            one.swing * 100.0,
-            rate(one.floor_slope_bytes_per_s),
+            known.say(bytes(overall.min_allocated_bytes)),
+            known.say(bytes(overall.max_allocated_bytes)),
+            only_if_exact(format!("{:.1} %", one.swing * 100.0)),
+            only_if_exact(rate(one.floor_slope_bytes_per_s)),
         ));
         if let Some(first) = one
             .intervals
@@ -85,13 +91,13 @@ fn text(answer: &v1::FluctuationResponse) -> String {
                 at(answer.as_of.saturating_sub(before_ns))
             ));
         }
-        text.push_str(&intervals(&one.intervals, answer.as_of_boot_ns));
+        text.push_str(&intervals(&one.intervals, answer.as_of_boot_ns, known));
     }
     text.push_str(&coverage(&answer.coverage));
     text
 }
 
-fn intervals(intervals: &[v1::Interval], now: u64) -> String {
+fn intervals(intervals: &[v1::Interval], now: u64, known: Known) -> String {
     let head = [
         Column::Right("FROM"),
         Column::Right("MIN ALLOCATED"),
@@ -116,13 +122,56 @@ fn intervals(intervals: &[v1::Interval], now: u64) -> String {
     let rows = intervals.iter().map(|interval| {
         vec![
             from(interval),
-            bytes(interval.min_allocated_bytes),
-            bytes(interval.max_allocated_bytes),
-            bytes(interval.min_reserved_bytes),
-            bytes(interval.max_reserved_bytes),
+            known.say(bytes(interval.min_allocated_bytes)),
+            known.say(bytes(interval.max_allocated_bytes)),
+            known.say(bytes(interval.min_reserved_bytes)),
+            known.say(bytes(interval.max_reserved_bytes)),
             grouped(interval.allocs),
             grouped(interval.frees),
         ]
     });
     table(&head, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_in_which_something_is_missing_are_lower_bounds() {
+        let interval = v1::Interval {
+            min_allocated_bytes: 40 << 20,
+            max_allocated_bytes: 480 << 20,
+            ..v1::Interval::default()
+        };
+        let shown = |coverage| {
+            text(&v1::FluctuationResponse {
+                coverage,
+                devices: vec![v1::DeviceFluctuation {
+                    device: Some(1),
+                    source: v1::Source::Driver.into(),
+                    overall: Some(interval),
+                    swing: 0.917,
+                    intervals: vec![interval],
+                    ..v1::DeviceFluctuation::default()
+                }],
+                ..v1::FluctuationResponse::default()
+            })
+        };
+        let exact = shown(vec![]);
+        assert!(
+            exact.contains("allocated 40.00 MiB to 480.00 MiB, swing 91.7 %"),
+            "{exact}"
+        );
+        let late = shown(vec![v1::CoverageNote {
+            code: "totals_unknown".to_owned(),
+            affects: vec!["totals".to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        }]);
+        let said =
+            "allocated at least 40.00 MiB to at least 480.00 MiB, swing unknown, floor unknown";
+        assert!(late.contains(said), "{late}");
+        assert!(!late.contains("  40.00 MiB"), "{late}");
+    }
 }

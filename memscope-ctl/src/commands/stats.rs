@@ -171,7 +171,7 @@ fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
     let mut rows = fields(devices, notes);
     rows.retain(|row| {
         let name = row.first();
-        name.is_some_and(|name| says_something(name, &row[1..]))
+        name.is_some_and(|name| !is_of_none(name, devices) && says_something(name, &row[1..]))
     });
     table(&head, rows)
 }
@@ -187,11 +187,6 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
     let of = |bytes: &Option<v1::DriverBytes>| match bytes {
         Some(bytes) => format!("{} in {}", units::bytes(bytes.bytes), grouped(bytes.count)),
         None => units::unknown(),
-    };
-    // Of a rare kind of which none was seen nothing is said.
-    let of_kind = |bytes: &Option<v1::DriverBytes>| match bytes {
-        Some(v1::DriverBytes { count: 0, .. }) => of(bytes),
-        _ => driver.say(of(bytes)),
     };
     let spread =
         |distribution: &Option<v1::Distribution>, show: fn(u64) -> String| match distribution {
@@ -244,10 +239,10 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
         }),
         ("from the driver", &|d| driver.say(of(&d.driver))),
         ("  not for the pool", &|d| driver.say(of(&d.direct))),
-        ("  stream-ordered", &|d| of_kind(&d.async_pool)),
-        ("  managed", &|d| of_kind(&d.managed)),
-        ("  physical", &|d| of_kind(&d.physical)),
-        ("imported", &|d| of_kind(&d.imported)),
+        ("  stream-ordered", &|d| driver.say(of(&d.async_pool))),
+        ("  managed", &|d| driver.say(of(&d.managed))),
+        ("  physical", &|d| driver.say(of(&d.physical))),
+        ("imported", &|d| driver.say(of(&d.imported))),
         ("size p50 / p99 / max", &|d| spread(&d.sizes, units::bytes)),
         ("lifetime p50 / p99 / max", &|d| {
             spread(&d.lifetimes, nanoseconds)
@@ -274,6 +269,22 @@ const ALWAYS: [&str; 7] = [
     "allocations",
     "frees",
 ];
+
+/// Whether a row is of a rare kind of memory of which none was seen on any of the devices. Nothing is said of that.
+fn is_of_none(name: &str, devices: &[v1::DeviceStats]) -> bool {
+    let of_kind = |device: &v1::DeviceStats| match name {
+        "  stream-ordered" => Some(device.async_pool),
+        "  managed" => Some(device.managed),
+        "  physical" => Some(device.physical),
+        "imported" => Some(device.imported),
+        _ => None,
+    };
+    let mut devices = devices.iter();
+    devices.all(|device| {
+        let bytes = of_kind(device).flatten();
+        bytes.is_some_and(|bytes| bytes.count == 0)
+    })
+}
 
 /// Whether a row is shown. A row about something rare is left out where there is none of it.
 fn says_something(name: &str, values: &[String]) -> bool {
@@ -467,5 +478,42 @@ fn more(count: usize) -> String {
     match count.checked_sub(SHOWN) {
         None | Some(0) => String::new(),
         Some(more) => format!(" and {more} more (--json shows all)\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside what is held of a kind on one device, none that was seen on another one is no less a lower bound.
+    #[test]
+    fn no_memory_of_a_kind_is_known_as_exactly_as_some() {
+        let notes = [v1::CoverageNote {
+            code: "direct_baseline_unknown".to_owned(),
+            affects: vec!["driver".to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        }];
+        let device = |count| v1::DeviceStats {
+            driver: Some(v1::DriverBytes {
+                count,
+                bytes: count,
+            }),
+            physical: Some(v1::DriverBytes {
+                count,
+                bytes: count,
+            }),
+            managed: Some(v1::DriverBytes::default()),
+            ..v1::DeviceStats::default()
+        };
+        let shown = columns(&[device(0), device(3)], &notes);
+        let row = |name: &str| shown.lines().find(|line| line.trim().starts_with(name));
+        for name in ["from the driver", "physical"] {
+            let row = row(name).unwrap();
+            assert!(row.contains("at least 0 B in 0"), "{row}");
+            assert!(row.contains("at least 3 B in 3"), "{row}");
+        }
+        // Of a kind of which none was seen nothing is said.
+        assert_eq!(row("managed"), None);
     }
 }

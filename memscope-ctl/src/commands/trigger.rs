@@ -149,8 +149,17 @@ fn added(answer: &v1::AddTriggerResponse) -> String {
             watching.map_or_else(unknown, grouped)
         ),
     };
+    let why = match (trigger.pid, trigger.watching) {
+        (Some(pid), Some(0)) => format!(
+            "It watches nothing now: at the level at which process {pid} is traced nothing tells of this. Attach it at a higher one.\n"
+        ),
+        (None, Some(0)) => {
+            "It watches nothing now: no process is traced, or only at levels at which nothing tells of this.\n".to_owned()
+        }
+        _ => String::new(),
+    };
     format!(
-        "Trigger {}: a snapshot when {} in {place}.\n",
+        "Trigger {}: a snapshot when {} in {place}.\n{why}",
         trigger.trigger,
         plain(&trigger.when)
     )
@@ -197,5 +206,30 @@ fn process(trigger: &v1::Trigger) -> String {
         (Some(pid), _) => pid.to_string(),
         (None, Some(watching)) => format!("all, {watching} now"),
         (None, None) => "all".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_watches_nothing_says_so() {
+        let said = |pid, watching| {
+            added(&v1::AddTriggerResponse {
+                trigger: Some(v1::Trigger {
+                    pid,
+                    watching: Some(watching),
+                    ..v1::Trigger::default()
+                }),
+            })
+        };
+        assert!(
+            said(Some(42), 0).contains("watches nothing now: at the level at which process 42")
+        );
+        assert!(said(None, 0).contains("watches nothing now: no process is traced, or only"));
+        for text in [said(Some(42), 1), said(None, 2)] {
+            assert!(!text.contains("nothing"), "{text}");
+        }
     }
 }

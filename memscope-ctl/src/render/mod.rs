@@ -205,7 +205,12 @@ pub(crate) fn growth(process: &v1::Process) -> String {
 /// How exactly the totals of a device are known. If they are the driver's allocations, notes that limit those count,
 /// too.
 pub(crate) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
-    match device.source() {
+    totals_from(device.source(), notes)
+}
+
+/// The same of totals from this source.
+pub(crate) fn totals_from(source: v1::Source, notes: &[v1::CoverageNote]) -> Known {
+    match source {
         v1::Source::Driver => Known::of(notes, &["totals", "driver"]),
         _ => Known::of(notes, &["totals"]),
     }

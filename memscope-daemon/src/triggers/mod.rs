@@ -240,9 +240,8 @@ impl Triggers {
     }
 
     fn status(&self, trigger: &Trigger) -> TriggerStatus {
-        let blind = |p: &&ProcessTriggers| trigger.condition.metric == Metric::Oom && p.hides_ooms;
         let watching = self.processes.values().filter(|p| trigger.watches(p));
-        let watching = watching.filter(|p| !blind(p));
+        let watching = watching.filter(|p| !p.hides(trigger.condition.metric));
         TriggerStatus {
             trigger: trigger.number,
             condition: trigger.condition,
@@ -307,12 +306,11 @@ impl Triggers {
 
     fn look_after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
         match &event.body {
-            Body::Attached(facts) => self.attached(event.process, facts, event.time_ns),
-            Body::Placed(_) => {
-                if let Some(process) = self.processes.get_mut(&event.process) {
-                    process.hides_ooms = ledger.hides_ooms(event.process);
-                }
+            Body::Attached(facts) => {
+                self.attached(event.process, facts, event.time_ns);
+                self.look_at_level(event.process, ledger);
             }
+            Body::Placed(_) | Body::Backend(_) => self.look_at_level(event.process, ledger),
             Body::Exited => {
                 if let Some(process) = self.processes.remove(&event.process) {
                     self.end(process.pid, process.start_ticks);
@@ -346,6 +344,13 @@ impl Triggers {
             Body::Call(_) => self.look(event, None, true, ledger, due),
             Body::Mark(_) => self.look_at_steps(event, ledger, due),
             _ => {}
+        }
+    }
+
+    /// Notes what nothing tells of a process at its level.
+    fn look_at_level(&mut self, process: ProcessHandle, ledger: &Ledger) {
+        if let Some(known) = self.processes.get_mut(&process) {
+            known.hidden = ledger.hidden(process);
         }
     }
 

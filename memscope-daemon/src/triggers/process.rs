@@ -2,7 +2,7 @@
 
 use memscope_ledger::Ledger;
 use memscope_ledger::event::ProcessHandle;
-use memscope_ledger::report::{Baseline, Gauge};
+use memscope_ledger::report::{Baseline, Gauge, Hidden};
 use memscope_rpc::{Condition, Metric};
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +25,9 @@ pub(super) struct ProcessTriggers {
     pub(super) start_ticks: u64,
     pub(super) uids: [u32; 3],
     attached_ns: u64,
-    /// Nothing tells of its failed requests.
+    /// What nothing tells of it.
     #[serde(default)]
-    pub(super) hides_ooms: bool,
+    pub(super) hidden: Hidden,
     /// Number of failed requests seen so far, by device.
     ooms: Vec<(i32, u64)>,
     devices: Vec<Levels>,
@@ -93,7 +93,7 @@ impl ProcessTriggers {
             start_ticks: 0,
             uids: [0; 3],
             attached_ns,
-            hides_ooms: false,
+            hidden: Hidden::default(),
             ooms: Vec::new(),
             devices: Vec::new(),
             watches: Vec::new(),
@@ -126,6 +126,18 @@ impl ProcessTriggers {
         self.looks_at_steps = any(Metric::is_of_steps);
         self.looks_at_allocated =
             any(|metric| matches!(metric, Metric::Allocated { .. } | Metric::Growth { .. }));
+    }
+
+    /// Whether nothing tells of what a trigger with this metric waits for.
+    pub(super) fn hides(&self, metric: Metric) -> bool {
+        match metric {
+            Metric::Oom => self.hidden.ooms,
+            Metric::Allocated { .. } | Metric::Fragmentation { .. } | Metric::Growth { .. } => {
+                self.hidden.allocated
+            }
+            Metric::Reserved { .. } => self.hidden.reserved,
+            Metric::Step { .. } | Metric::Every { .. } => false,
+        }
     }
 
     pub(super) fn looks_at_levels(&self) -> bool {
@@ -463,7 +475,7 @@ impl Watch {
             Crossing::WasAbove => {
                 edge.fire();
                 Verdict::Fires(format!(
-                    "{name} is above {} on device {device}, and was so when the trigger came: {}",
+                    "{name} is above {} on device {device}, and was so when it was looked at first: {}",
                     bytes(above),
                     bytes(level)
                 ))

@@ -319,18 +319,26 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     } else if any_unknown || !process.pool.seen() {
-        say(
-            "attached_late",
-            "what was allocated before the attach is not known until the pool's next event"
-                .to_owned(),
-        );
+        let text = match process.is_pool_hidden() {
+            true => {
+                "what was allocated before the attach is not known at level segments; attach at blocks or trace to know it"
+            }
+            false => {
+                "what was allocated before the attach is not known until the pool's next event"
+            }
+        };
+        say("attached_late", text.to_owned());
     }
     if any_unknown || !process.pool.seen() {
-        say(
-            "totals_unknown",
-            "how much is handed out is not known on every device until the pool's next event"
-                .to_owned(),
-        );
+        let text = match process.is_pool_hidden() {
+            true => {
+                "how much is handed out and reserved is not known at level segments; attach at blocks or trace to know it"
+            }
+            false => {
+                "how much is handed out is not known on every device until the pool's next event"
+            }
+        };
+        say("totals_unknown", text.to_owned());
     }
 }
 
@@ -503,7 +511,8 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
     if process.is_pool_hidden() {
         say(
             "level_segments",
-            "at level segments the blocks inside the framework's pool are not seen".to_owned(),
+            "at level segments the blocks inside the framework's pool are not seen, so that a snapshot has none of them"
+                .to_owned(),
         );
     }
     if process.facts.level == Some(Level::Blocks) && process.source() == Source::Pool {
@@ -514,9 +523,22 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
         say("level_blocks", blind.to_owned());
     }
     if process.hides_ooms() {
-        let blind = "the functions that are probed at this level report no failed allocation, as torch_npu has none for it: how often \
-                     memory ran out is not known, and a trigger for oom does not fire; level trace shows it";
-        say("oom_unseen", blind.to_owned());
+        let (blind, better) = match process.facts.level {
+            Some(Level::Read | Level::Segments) => (
+                "at this level no failed allocation of the pool is seen",
+                "a higher one shows it",
+            ),
+            _ => (
+                "the functions that are probed at this level report no failed allocation, as torch_npu has none for it",
+                "level trace shows it",
+            ),
+        };
+        say(
+            "oom_unseen",
+            format!(
+                "{blind}: how often memory ran out is not known, and a trigger for oom does not fire; {better}"
+            ),
+        );
     }
     if process.devices.iter().any(|row| row.pool.totals.is_open()) {
         say(

@@ -1,7 +1,7 @@
 //! The answer to `devices`: what all processes hold on each device, and how much of the used memory none of them holds.
 //!
 //! Owns: the rule by which two processes use the same device: it is known of both which device it is, or both name it by the same UUID, or
-//! by the same number among the same devices. Refuses: to give a sum where the part of one process is not known.
+//! by the same number among the same devices. Refuses: to give a sum as exact where the part of one process is not known.
 
 use super::affects::{Affects, Answer, effect};
 use super::coverage::notes;
@@ -23,7 +23,8 @@ const AMONG: [&str; 2] = [GIVEN, "CUDA_DEVICE_ORDER"];
 const GIVEN: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// How processes name a device: its kind (unless it is known which device it is: nothing tells the kind at level `read`), its name, and if the
-/// name is a number, among which devices: the values of the variables in [`AMONG`], the container and the job.
+/// name is a number, among which devices: the values of the variables in [`AMONG`], the container and the job. What is on an unknown device
+/// has no name, and there the process stands: two processes may mean two devices.
 type Key = (Option<&'static str>, Option<String>, Vec<String>);
 
 /// What is known of a device: what it is, its total bytes, its free bytes with the boot time at which they were seen, and the
@@ -169,11 +170,13 @@ fn key(process: &Process, row: &Device) -> Key {
     let list = process
         .vendor
         .and_then(|vendor| value(vendor.facts().visible_devices));
-    let name = row.ordinal.map(|ordinal| {
-        let place = usize::try_from(ordinal).unwrap_or(usize::MAX);
-        let named = list.and_then(|list| list.split(',').nth(place));
-        named.map_or_else(|| ordinal.to_string(), |name| name.trim().to_owned())
-    });
+    let Some(ordinal) = row.ordinal else {
+        return (kind, None, vec![process.handle.0.to_string()]);
+    };
+    let place = usize::try_from(ordinal).unwrap_or(usize::MAX);
+    let named = list.and_then(|list| list.split(',').nth(place));
+    let name = named.map_or_else(|| ordinal.to_string(), |name| name.trim().to_owned());
+    let name = Some(name);
     // A UUID means the same device in every process, a number does not.
     if !is_number(&name) {
         return (kind, name, Vec::new());
@@ -196,6 +199,9 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
         limits.any(|note| spoils(note, kinds) == Some(false))
     };
     let exact = |bytes: Option<u64>| bytes.filter(|_| !doubtful(HELD));
+    let held = process.held_bytes(row);
+    // Where that is not known, it is at least what was seen to come from the driver.
+    let seen = Some(row.driver.held().bytes).filter(|bytes| *bytes > 0);
     // What a pool has handed out is its own total, whatever is known of the driver's calls.
     let handed_out = match process.source_of(row) {
         Source::Pool => &[Affects::Totals],
@@ -211,18 +217,21 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
         allocated_bytes: process
             .allocated_bytes(row)
             .filter(|_| !doubtful(handed_out)),
-        held_bytes: exact(process.held_bytes(row)),
+        held_bytes: exact(held.or(seen)),
         context_bytes: exact(row.context_bytes),
-        at_least: elsewhere || !limits.is_empty(),
+        at_least: elsewhere || held.is_none() || !limits.is_empty(),
     }
 }
 
 fn device(((_, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
     seen.holders
         .sort_by_key(|holder| Reverse(holder.held_bytes));
-    let mut held = seen.holders.iter().map(|holder| holder.held_bytes);
-    // What records say may be anything, and is never an overflow.
-    let held = held.try_fold(0u64, |sum, held| Some(sum.saturating_add(held?)));
+    // Where what one of them holds is not known, the sum of the others is a lower bound. What records say may be anything, and is never an
+    // overflow.
+    let known = seen.holders.iter().filter_map(|holder| holder.held_bytes);
+    let held = known.reduce(u64::saturating_add);
+    let is_unknown = |holder: &v1::DeviceHolder| holder.at_least || holder.held_bytes.is_none();
+    let at_least = seen.others || seen.holders.iter().any(is_unknown);
     let contexts = seen
         .holders
         .iter()
@@ -250,7 +259,7 @@ fn device(((_, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
         total_bytes: seen.total,
         free_bytes: free,
         held_bytes: held,
-        at_least: seen.others || seen.holders.iter().any(|holder| holder.at_least),
+        at_least,
         hardware: seen.hardware.map(Into::into),
         name,
         holders: seen.holders,

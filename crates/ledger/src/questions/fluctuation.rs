@@ -121,7 +121,6 @@ impl Ledger {
         let process = self.process(p);
         process.into_iter().flat_map(|process| {
             let rows = process.devices.iter();
-            let rows = rows.filter(|row| row.pool.seen || !row.driver.is_blank());
             rows.map(|row| level(process, row))
         })
     }
@@ -172,8 +171,13 @@ impl Ledger {
             as_of,
             clock: self.clock(),
         };
+        // All that was ever counted there turned out to be elsewhere.
+        let was_moved = |course: &DeviceCourse| {
+            let mut rows = one.process.devices.iter();
+            rows.any(|row| row.ordinal == course.device && !row.is_seen())
+        };
         let courses = courses.into_iter();
-        let courses = courses.filter(|course| !course.intervals.is_empty());
+        let courses = courses.filter(|course| !course.intervals.is_empty() && !was_moved(course));
         let mut answer =
             answer!(FluctuationResponse of one, { devices: courses.map(device).collect() });
         answer
@@ -209,6 +213,7 @@ fn level(process: &Process, row: &Device) -> DeviceLevel {
     DeviceLevel {
         device: row.ordinal,
         source,
+        seen: row.is_seen(),
         level,
         allocs,
         frees,

@@ -2,7 +2,7 @@
 //!
 //! Owns: which numbers these are (the same as in `stats`), at the cost of a lookup. Refuses: to keep anything.
 
-use crate::report::{Baseline, Gauge, Source};
+use crate::report::{Baseline, Gauge, Hidden, Source};
 use crate::state::device::Device;
 use crate::state::process::Process;
 
@@ -32,6 +32,16 @@ fn gauge(process: &Process, row: &Device, device: i32) -> Gauge {
         allocated_bytes: process.allocated_bytes(row),
         reserved_bytes: process.reserved_bytes(row),
         oom_count: row.pool.oom_count,
+    }
+}
+
+/// What nothing tells as long as the process is watched at this level.
+pub(crate) fn hidden(process: &Process) -> Hidden {
+    let is_pool_hidden = process.is_pool_hidden();
+    Hidden {
+        ooms: process.hides_ooms(),
+        allocated: is_pool_hidden,
+        reserved: is_pool_hidden && !process.saw_all_memory(),
     }
 }
 

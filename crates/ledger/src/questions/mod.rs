@@ -32,7 +32,7 @@ pub use snapshot::Unnamed;
 
 use crate::Ledger;
 use crate::event::ProcessHandle;
-use crate::report::{AsOf, Baseline, BesidePool, Gauge, SnapshotReport, StackReport};
+use crate::report::{AsOf, Baseline, BesidePool, Gauge, Hidden, SnapshotReport, StackReport};
 use memscope_proto::v1;
 use question::{AboutOne, questions};
 
@@ -145,9 +145,9 @@ impl Ledger {
         self.process(p).into_iter().flat_map(gauge::all)
     }
 
-    /// Whether nothing tells how often memory ran out in a process whose pool is followed.
-    pub fn hides_ooms(&self, p: ProcessHandle) -> bool {
-        self.process(p).is_some_and(|process| process.hides_ooms())
+    /// What nothing tells of a process that has a pool, as long as it is watched at this level.
+    pub fn hidden(&self, p: ProcessHandle) -> Hidden {
+        self.process(p).map(gauge::hidden).unwrap_or_default()
     }
 
     /// Whether a snapshot of a process has the blocks from before the attach in it.

@@ -91,10 +91,15 @@ fn device(process: &Process, row: &Device, clock: &Clock) -> DeviceStats {
     let pool = &row.pool;
     let driver = &row.driver;
     let source = process.source_of(row);
+    // Of a pool that cannot be seen, all that is known is what the driver gave.
+    let known_from = match process.is_pool_hidden() {
+        true => Source::Driver,
+        false => source,
+    };
     let stats = DeviceStats {
         device: row.ordinal,
         device_kind: process.vendor.map(|vendor| vendor.device_kind().to_owned()),
-        source: v1::Source::from(source).into(),
+        source: v1::Source::from(known_from).into(),
         allocated_bytes: process.allocated_bytes(row),
         reserved_bytes: process.reserved_bytes(row),
         total_bytes: row.size(),

@@ -353,6 +353,11 @@ const SEGMENT: u64 = 160;
 pub const FREE_HOLDS_NS: u64 = 15_000_000_000;
 
 impl Device {
+    /// Whether anything has ever happened here that an answer could show.
+    pub(crate) fn is_seen(&self) -> bool {
+        self.pool.seen || !self.driver.is_blank()
+    }
+
     /// Estimate of the bytes that it takes beside its trace and its courses over time.
     pub(crate) fn own_bytes(&self) -> u64 {
         let segments = self.pool.segments.iter().count() as u64;
@@ -511,6 +516,12 @@ impl Devices {
     /// The driver side of a device.
     pub(crate) fn driver(&mut self, ordinal: Option<i32>) -> &mut DriverDevice {
         &mut self.at(ordinal).driver
+    }
+
+    /// The device whose pool has this address in one of its segments, where one is known to.
+    pub(crate) fn of_segment(&self, addr: u64) -> Option<i32> {
+        let has_it = |row: &&Device| row.pool.segments.at(addr).is_some();
+        self.rows.iter().find(has_it)?.ordinal
     }
 
     /// All devices by ordinal, the unknown one last.

@@ -140,6 +140,10 @@ impl Process {
         let kept = self.devices.iter().any(kept);
         let context = told.process_bytes.zip(held).filter(|_| !kept);
         let row = self.devices.at(device);
+        if row.ordinal != device {
+            // There are too many devices, and nobody can tell of which of the unknown ones this would be.
+            return;
+        }
         row.nvml = Some(told.clone());
         row.context_bytes = context.and_then(|(all, held)| all.checked_sub(held));
         if let Some(free) = told.free_bytes {
@@ -397,8 +401,13 @@ impl Process {
         }
     }
 
-    /// Whether what is probed of the pool reports no allocation that failed: torch_npu has no function for it beside `record_trace`.
+    /// Whether there is a pool, and nothing tells of its allocations that fail: the level shows none of them, or what is probed reports none,
+    /// because torch_npu has no function for it beside `record_trace`.
     pub(crate) fn hides_ooms(&self) -> bool {
+        let is_only_read = self.facts.level == Some(Level::Read) && self.source() == Source::Pool;
+        if is_only_read || self.is_pool_hidden() {
+            return true;
+        }
         let ways = &self.placement.ways;
         ways.iter().any(|way| memscope_vendors::is_report(way))
             && !ways.iter().any(|way| memscope_vendors::tells_oom(way))
@@ -414,7 +423,7 @@ impl Process {
     /// Devices on which something happened, by ordinal, unknown last.
     pub(crate) fn visible_devices(&self) -> Vec<&Device> {
         let mut rows = self.devices.sorted();
-        rows.retain(|row| row.pool.seen || !row.driver.is_blank());
+        rows.retain(|row| row.is_seen());
         rows
     }
 

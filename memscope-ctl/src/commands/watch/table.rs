@@ -3,7 +3,7 @@
 use crate::render::bars::bars;
 use crate::render::table::{Column, table};
 use crate::render::window::Window;
-use crate::render::{command_line, device_of_kind, growth, totals_of};
+use crate::render::{command_line, device_of_kind, growth, totals_from, totals_of};
 use crate::units::{self, bytes, grouped, maybe_bytes, moment, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -156,13 +156,15 @@ fn courses(look: &Look, height: usize) -> String {
             levels.iter().min().copied().unwrap_or_default(),
             levels.iter().max().copied().unwrap_or_default(),
         );
+        let known = totals_from(device.source(), &look.course.coverage);
+        let (low, high) = (known.say(bytes(low)), known.say(bytes(high)));
         let passed = overall.to_boot_ns.saturating_sub(overall.from_boot_ns);
         text.push_str(&format!(
             "\n{} device {}, {} to {} in the last {}: {command}\n",
             look.stats.pid,
             crate::render::device(device.device),
-            bytes(low),
-            bytes(high),
+            low,
+            high,
             nanoseconds(passed),
         ));
         let lines = bars(&levels, height);
@@ -170,8 +172,8 @@ fn courses(look: &Look, height: usize) -> String {
         for (place, line) in lines.into_iter().enumerate() {
             let scale = match place {
                 _ if last == 0 => String::new(),
-                0 => bytes(high),
-                _ if place == last => bytes(low),
+                0 => high.clone(),
+                _ if place == last => low.clone(),
                 _ => String::new(),
             };
             text.push_str(format!(" {line} {scale}").trim_end());

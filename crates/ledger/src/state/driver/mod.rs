@@ -25,7 +25,8 @@ use std::sync::Arc;
 /// Maximum number of kinds of failure that are kept: pairs of function and status, of which there are few. Failures of
 /// further kinds are only counted.
 const FAILURE_KINDS: usize = 1024;
-/// Maximum number of addresses whose overtaken frees are awaited; there are never more than threads inside a free.
+/// Maximum number of addresses whose overtaken frees are awaited, and of those whose frees the pool has announced; there are never more
+/// than threads inside a free.
 const OVERTAKEN: usize = 4096;
 
 /// Number of calls that are remembered for readings of pools whose events do not report segments.
@@ -72,6 +73,9 @@ pub(crate) struct Driver {
     found_gone: u64,
     /// Of these, the ones whose free may still come (see `overtaken_free`): how many, by address.
     overtaken: FastMap<u64, u32>,
+    /// The devices of segments that were not seen to come and that the pool has said it gives back: the frees of their addresses come next.
+    #[serde(default)]
+    announced: FastMap<u64, i32>,
     /// torch_npu's own functions have reported a workspace.
     pub(crate) workspaces_seen: bool,
     /// The last calls, oldest first. They are needed only while a process runs, so a checkpoint does not contain them.
@@ -234,6 +238,10 @@ impl Driver {
             CallOp::MemInfo if call.vendor == Vendor::Ascend && call.handle > 1 => {}
             CallOp::MemInfo => {
                 let device = scene.devices.at(call.device);
+                if device.ordinal.is_none() {
+                    // Of which of the devices this tells is not known, and each call may be about another one.
+                    return;
+                }
                 device.total_bytes = Some(call.size);
                 device.free_bytes = Some((call.extra, scene.time_ns));
             }
@@ -290,6 +298,7 @@ impl Driver {
         if call.ptr == 0 || call.size == 0 {
             return;
         }
+        self.announced.remove(&call.ptr);
         let end = call.ptr.saturating_add(call.size);
         while let Some((&start, found)) = self.live.range(..end).next_back() {
             if start.saturating_add(found.size) <= call.ptr {
@@ -319,6 +328,17 @@ impl Driver {
         true
     }
 
+    /// The pool on `device` says that it gives the segment at this address back. The call that frees it comes next.
+    pub(crate) fn announce_free(&mut self, device: i32, addr: u64) {
+        if self.live.contains_key(&addr) {
+            return;
+        }
+        if self.announced.len() >= OVERTAKEN {
+            self.announced.clear();
+        }
+        self.announced.insert(addr, device);
+    }
+
     fn free_device(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
         self.remove(scene, ptr, true)
     }
@@ -339,7 +359,10 @@ impl Driver {
             self.ipc_close(scene, call.ptr);
             return;
         }
-        let row = scene.devices.driver(call.device);
+        // Where the memory was known to be says more than which device the thread has chosen.
+        let announced = self.announced.remove(&call.ptr);
+        let device = announced.or_else(|| scene.devices.of_segment(call.ptr));
+        let row = scene.devices.driver(device.or(call.device));
         row.orphan_free_count += 1;
         row.free_count += 1;
         row.note_level(scene.time_ns, 0, 1);

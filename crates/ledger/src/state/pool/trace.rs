@@ -97,6 +97,9 @@ impl Pool {
             },
         };
         row.ring.push(entry);
+        if trace.action == TraceAction::SegmentFree {
+            driver.announce_free(device, trace.addr);
+        }
         if in_reading {
             self.trace_in_reading(scene, device, trace);
             return;

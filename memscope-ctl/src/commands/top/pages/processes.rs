@@ -3,7 +3,7 @@
 use super::{limits, size, size_known};
 use crate::commands::leaks::table::never_read;
 use crate::commands::top::page::{Cell, Chart, Opens, Page, Row, Tone, course, number, text};
-use crate::render::{command_line, device_of_kind, growth, rank, totals_of, whose};
+use crate::render::{command_line, device_of_kind, growth, rank, totals_from, totals_of, whose};
 use crate::units::{self, bytes, maybe_bytes, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -185,13 +185,14 @@ pub(in crate::commands::top) fn charts(course: &v1::FluctuationResponse) -> Vec<
         let levels = levels(Some(course), one.device);
         let (low, high) = (levels.iter().min()?, levels.iter().max()?);
         let passed = overall.to_boot_ns.saturating_sub(overall.from_boot_ns);
+        let known = totals_from(one.source(), &course.coverage);
         Some(Chart {
             title: format!(
                 "pid {}, device {}: {} to {} in the last {}",
                 course.pid,
                 crate::render::device(one.device),
-                bytes(*low),
-                bytes(*high),
+                known.say(bytes(*low)),
+                known.say(bytes(*high)),
                 nanoseconds(passed)
             ),
             levels,

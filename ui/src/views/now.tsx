@@ -382,7 +382,7 @@ function Processes({ all }: { all: Process[] }): JSX.Element {
         {
           name: "Grows",
           number: true,
-          by: (process) => process.growth_bytes_per_s,
+          by: (process) => process.growth_bytes_per_s ?? null,
           cell: (process) =>
             process.growth_bytes_per_step
               ? `${signedBytes(Math.round(process.growth_bytes_per_step))} a step`
@@ -393,8 +393,8 @@ function Processes({ all }: { all: Process[] }): JSX.Element {
         {
           name: "Lines",
           number: true,
-          by: (process) => Number(process.growing_lines),
-          cell: (process) => (Number(process.growing_lines) > 0 ? <b>▲ {grouped(process.growing_lines)}</b> : "0"),
+          by: (process) => Number(process.growing_lines ?? 0),
+          cell: (process) => (Number(process.growing_lines ?? 0) > 0 ? <b>▲ {grouped(process.growing_lines ?? 0)}</b> : "0"),
         },
         {
           name: "Lost",

@@ -543,11 +543,11 @@ class Process(_message.Message):
     known_from_unix_ns: _builtins.int
     """In lists: the first moment of it that can be asked for, nanoseconds since 1970; none where nothing is kept."""
     growing_lines: _builtins.int
-    """In lists: lines of the program that are known to keep more and more memory, as events of kind `finding` tell of them."""
+    """In lists: lines of the program that are known to keep more and more memory, as events of kind `finding` tell of them. Absent elsewhere."""
     growth_bytes_per_step: _builtins.float
     """In lists: what those of them grow by in a step that take memory of a device, bytes, where that is known of each."""
     growth_bytes_per_s: _builtins.float
-    """In lists: what those that take memory of a device grow by in a second, bytes. Page-locked memory of the host is left out."""
+    """In lists: what those that take memory of a device grow by in a second, bytes. Page-locked memory of the host is left out. Absent elsewhere."""
     waits_for_device: _builtins.bool
     """It is traced from its start on, and has loaded no library of a device so far."""
     @_builtins.property
@@ -571,20 +571,24 @@ class Process(_message.Message):
         lost_records: _builtins.int = ...,
         events: _builtins.int = ...,
         known_from_unix_ns: _builtins.int | None = ...,
-        growing_lines: _builtins.int = ...,
+        growing_lines: _builtins.int | None = ...,
         growth_bytes_per_step: _builtins.float | None = ...,
-        growth_bytes_per_s: _builtins.float = ...,
+        growth_bytes_per_s: _builtins.float | None = ...,
         workload: Global___Workload | None = ...,
         waits_for_device: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
     _WhichOneofReturnType__ended_boot_ns: _TypeAlias = _typing.Literal["ended_boot_ns"]  # noqa: Y015
     _WhichOneofArgType__ended_boot_ns: _TypeAlias = _typing.Literal["_ended_boot_ns", b"_ended_boot_ns"]  # noqa: Y015
+    _WhichOneofReturnType__growing_lines: _TypeAlias = _typing.Literal["growing_lines"]  # noqa: Y015
+    _WhichOneofArgType__growing_lines: _TypeAlias = _typing.Literal["_growing_lines", b"_growing_lines"]  # noqa: Y015
+    _WhichOneofReturnType__growth_bytes_per_s: _TypeAlias = _typing.Literal["growth_bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__growth_bytes_per_s: _TypeAlias = _typing.Literal["_growth_bytes_per_s", b"_growth_bytes_per_s"]  # noqa: Y015
     _WhichOneofReturnType__growth_bytes_per_step: _TypeAlias = _typing.Literal["growth_bytes_per_step"]  # noqa: Y015
     _WhichOneofArgType__growth_bytes_per_step: _TypeAlias = _typing.Literal["_growth_bytes_per_step", b"_growth_bytes_per_step"]  # noqa: Y015
     _WhichOneofReturnType__known_from_unix_ns: _TypeAlias = _typing.Literal["known_from_unix_ns"]  # noqa: Y015
@@ -595,6 +599,10 @@ class Process(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allocated_bytes) -> _WhichOneofReturnType__allocated_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ended_boot_ns) -> _WhichOneofReturnType__ended_boot_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__growing_lines) -> _WhichOneofReturnType__growing_lines | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_s) -> _WhichOneofReturnType__growth_bytes_per_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_step) -> _WhichOneofReturnType__growth_bytes_per_step | None: ...
     @_typing.overload

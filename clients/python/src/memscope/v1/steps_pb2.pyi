@@ -500,6 +500,7 @@ class StepsResponse(_message.Message):
     UNCHECKED_BLOCKS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_TO_BOOT_NS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     as_of: _builtins.int
@@ -516,6 +517,10 @@ class StepsResponse(_message.Message):
     """Their bytes."""
     unchecked_blocks: _builtins.int
     """Blocks of which that cannot be said: too many came in one step."""
+    forgotten_to_boot_ns: _builtins.int
+    """When the last step ended that had rows which are not in this answer, as they are no longer kept or more than were asked for: boot-time
+    nanoseconds. Absent where each step that had rows is here.
+    """
     @_builtins.property
     def as_of_event(self) -> _process_pb2.EventId:
         """The last event applied."""
@@ -567,13 +572,19 @@ class StepsResponse(_message.Message):
         unchecked_blocks: _builtins.int = ...,
         process: _process_pb2.Process | None = ...,
         coverage: _abc.Iterable[_process_pb2.CoverageNote] | None = ...,
+        forgotten_to_boot_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_launches", b"_launches", "as_of_event", b"as_of_event", "launches", b"launches", "process", b"process", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_forgotten_to_boot_ns", b"_forgotten_to_boot_ns", "_launches", b"_launches", "as_of_event", b"as_of_event", "forgotten_to_boot_ns", b"forgotten_to_boot_ns", "launches", b"launches", "process", b"process", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launches", b"_launches", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "devices", b"devices", "launches", b"launches", "lines", b"lines", "lost_records", b"lost_records", "pid", b"pid", "process", b"process", "rows", b"rows", "summary", b"summary", "survivor_bytes", b"survivor_bytes", "survivor_count", b"survivor_count", "survivors", b"survivors", "unchecked_blocks", b"unchecked_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forgotten_to_boot_ns", b"_forgotten_to_boot_ns", "_launches", b"_launches", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "devices", b"devices", "forgotten_to_boot_ns", b"forgotten_to_boot_ns", "launches", b"launches", "lines", b"lines", "lost_records", b"lost_records", "pid", b"pid", "process", b"process", "rows", b"rows", "summary", b"summary", "survivor_bytes", b"survivor_bytes", "survivor_count", b"survivor_count", "survivors", b"survivors", "unchecked_blocks", b"unchecked_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__forgotten_to_boot_ns: _TypeAlias = _typing.Literal["forgotten_to_boot_ns"]  # noqa: Y015
+    _WhichOneofArgType__forgotten_to_boot_ns: _TypeAlias = _typing.Literal["_forgotten_to_boot_ns", b"_forgotten_to_boot_ns"]  # noqa: Y015
     _WhichOneofReturnType__launches: _TypeAlias = _typing.Literal["launches"]  # noqa: Y015
     _WhichOneofArgType__launches: _TypeAlias = _typing.Literal["_launches", b"_launches"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__forgotten_to_boot_ns) -> _WhichOneofReturnType__forgotten_to_boot_ns | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__launches) -> _WhichOneofReturnType__launches | None: ...
 
 Global___StepsResponse: _TypeAlias = StepsResponse  # noqa: Y015

@@ -115,7 +115,7 @@ class Trigger(_message.Message):
     """Name in the certificate of whoever made it; absent where a user of the daemon's machine did."""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[_status_pb2.Cause]:
-        """How often it fired and no snapshot was written, by cause: `paused`, `busy`, `too_large`, `failed`."""
+        """How often it fired and no snapshot was written, by cause: `paused`, `busy`, `too_large`, `failed`, `killed`."""
 
     def __init__(
         self,

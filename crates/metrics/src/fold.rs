@@ -498,10 +498,13 @@ fn devices(out: &mut Out, answer: &v1::DevicesResponse) {
         labels.extend(part.map(|it| ("hw_parent", value(&it.uuid))));
         let used = device.total_bytes.zip(device.free_bytes);
         let used = used.and_then(|(total, free)| total.checked_sub(free));
+        // A number has no words beside it which say that the part of a process is missing.
+        let mut holders = device.holders.iter();
+        let all_known = holders.all(|holder| holder.held_bytes.is_some());
         for (family, bytes) in [
             (GPU_LIMIT, device.total_bytes),
             (GPU_USAGE, used),
-            (GPU_HELD, device.held_bytes),
+            (GPU_HELD, device.held_bytes.filter(|_| all_known)),
             (
                 GPU_UNEXPLAINED,
                 device.unexplained_bytes.filter(|_| !device.at_least),

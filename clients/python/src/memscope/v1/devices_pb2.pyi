@@ -119,14 +119,15 @@ class MachineDevice(_message.Message):
     name: _builtins.str
     """The UUID where it is known what the device is: that of the part (MIG) where a process was given one, else the device's. Where it is not
     known, what the variable says by which a process chooses devices (CUDA_VISIBLE_DEVICES and its like), and without it the ordinal.
-    Processes that may see other devices under the same number (their environment, job or container says so) have rows of their own.
+    Processes that may see other devices under the same number (their environment, job or container says so) have rows of their own, and so
+    has what each process has on a device that is not known.
     """
     total_bytes: _builtins.int
     """Memory of the device in bytes."""
     free_bytes: _builtins.int
     """Free bytes of the device, if they were seen in the last 15 s."""
     held_bytes: _builtins.int
-    """Bytes that these processes have from the driver. Unknown if it is unknown of one of them."""
+    """Bytes that these processes have from the driver, of those of which it is known. Unknown if it is known of none."""
     at_least: _builtins.bool
     """`held_bytes` may be too small, and `unexplained_bytes` too large."""
     unexplained_bytes: _builtins.int

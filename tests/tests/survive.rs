@@ -500,11 +500,11 @@ fn what_was_not_written_down_is_traced_no_more_and_that_is_said() {
         assert_eq!(process["state"], "detached", "{process:#}");
         ends.push((
             number(&process["ended_boot_ns"]),
-            number(&process["reserved_bytes"]),
+            process["reserved_bytes"].clone(),
         ));
     }
+    // What the ring had is read once, by the first one. Its record of the end finds no room either.
     assert_eq!(ends[1], ends[2], "{ends:?}");
-    assert!(ends[0].0 <= ends[1].0 + 1, "{ends:?}");
     daemon.stop();
     drop(disk);
 }

@@ -40,8 +40,8 @@ pub(crate) struct SnapshotFile {
     pub(crate) as_of_ns: Option<u64>,
     /// From when on the trace of each device has all allocations, in nanoseconds since 1970; `None` without a trace.
     pub(crate) traced_from_ns: Option<u64>,
-    /// It says of each block that was seen to come since the attach when it came: each block has its time, or the trace was kept as a
-    /// whole.
+    /// It says of each block that was seen to come since the attach when it came: each block has its time, or the trace was
+    /// kept as a whole.
     pub(crate) has_births: bool,
     pub(crate) segments: Vec<Segment>,
     /// Stacks, each once: a line for each frame, innermost first.

@@ -226,8 +226,8 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
 fn device(((_, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
     seen.holders
         .sort_by_key(|holder| Reverse(holder.held_bytes));
-    // Where what one of them holds is not known, the sum of the others is a lower bound. What records say may be anything, and is never an
-    // overflow.
+    // Where what one of them holds is not known, the sum of the others is a lower bound. What records say may be anything, so the sum
+    // must not overflow.
     let known = seen.holders.iter().filter_map(|holder| holder.held_bytes);
     let held = known.reduce(u64::saturating_add);
     let is_unknown = |holder: &v1::DeviceHolder| holder.at_least || holder.held_bytes.is_none();

@@ -374,7 +374,7 @@ impl Maker<'_> {
             let told = standing.get(&process.handle).unwrap_or(&nothing);
             let is_live = process.state() == v1::ProcessState::Attached;
             // As long as not all that stand were told, nothing follows from what was not.
-            if is_live && Some(told.len() as u64) != process.growing_lines {
+            if is_live && told.len() as u64 != process.growing_lines.unwrap_or(0) {
                 continue;
             }
             let over = seen

@@ -59,7 +59,7 @@ impl Again {
         let event = one.as_of.event;
         let journal = self.journal.as_ref();
         let journal = journal.filter(|_| event.epoch == self.epoch);
-        let (path, last) = journal.ok_or("the journal of then is not gone on with")?;
+        let (path, last) = journal.ok_or("no journal was written, or memscoped has begun a new one since then")?;
         let bytes = self.held.get(&one.firing.process).copied();
         let room = self.memory.fold(bytes.unwrap_or(0));
         let room = room.map_err(|why| why.to_string())?;
@@ -79,6 +79,9 @@ impl Again {
             })
             .map_err(|error| error_chain(&error))?
             .ok_or("its moment is not in the journal")?;
+        if folded.not_there(one.pid).is_some() {
+            return Err("the process was not traced at that moment".to_owned());
+        }
         let process = one.firing.process;
         let report = folded.ledger.snapshot(process, one.as_of);
         let report = report.ok_or("the process is not in the journal")?;
@@ -174,7 +177,7 @@ mod tests {
         let why = |again: &Again, epoch, sequence| again.job(&waiting(epoch, sequence)).err();
         let why = |again, epoch, sequence| why(again, epoch, sequence).unwrap_or_default();
         assert!(why(&again, EPOCH, 3).contains("is not in the journal"));
-        assert!(why(&again, EPOCH + 1, 1).contains("is not gone on with"));
-        assert!(why(&of(None), EPOCH, 1).contains("is not gone on with"));
+        assert!(why(&again, EPOCH + 1, 1).contains("has begun a new one"));
+        assert!(why(&of(None), EPOCH, 1).contains("no journal was written"));
     }
 }

@@ -498,9 +498,13 @@ fn devices(out: &mut Out, answer: &v1::DevicesResponse) {
         labels.extend(part.map(|it| ("hw_parent", value(&it.uuid))));
         let used = device.total_bytes.zip(device.free_bytes);
         let used = used.and_then(|(total, free)| total.checked_sub(free));
-        // A number has no words beside it which say that the part of a process is missing.
+        // A number has no words beside it which say that the part of a process is missing, or is only what was seen since the attach of
+        // a process whose totals are not known.
         let mut holders = device.holders.iter();
-        let all_known = holders.all(|holder| holder.held_bytes.is_some());
+        let all_known = holders.all(|holder| {
+            let is_total = holder.allocated_bytes.is_some() || !holder.at_least;
+            holder.held_bytes.is_some() && is_total
+        });
         for (family, bytes) in [
             (GPU_LIMIT, device.total_bytes),
             (GPU_USAGE, used),

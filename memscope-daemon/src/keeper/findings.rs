@@ -67,11 +67,15 @@ impl Findings {
             }
             one.missing = if still { 0 } else { one.missing + 1 };
             let back = given_back.iter().find(|back| key_of(back) == one.key);
+            one.given_back = match back {
+                Some(_) if !still => one.given_back + 1,
+                _ => 0,
+            };
             let reason = match back {
                 _ if still => continue,
                 // Memory that was given back is no pause in the growth. But a program that ends gives all of it back just before, and
                 // its finding was right: so it must still be there at the next check.
-                Some(_) if one.missing < 2 => continue,
+                Some(_) if one.given_back < 2 && one.missing < PATIENCE => continue,
                 Some(back) => {
                     one.missing = PATIENCE;
                     healed(back)
@@ -97,6 +101,7 @@ impl Findings {
                 key,
                 finding,
                 missing: 0,
+                given_back: 0,
                 // The event that reports it has these.
                 sequence: 0,
                 time_ns: 0,
@@ -400,6 +405,8 @@ mod tests {
             "it grows again"
         );
         assert!(findings.news(P, &[], &[given_back(4)]).is_empty());
+        let first = findings.news(P, &[], &[given_back(3)]);
+        assert!(first.is_empty(), "the program may be about to end");
         let news = findings.news(P, &[], &[given_back(3)]);
         assert_eq!(news.len(), 1);
         assert!(news[0].withdrawn);

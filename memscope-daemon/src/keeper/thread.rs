@@ -130,7 +130,7 @@ impl Keeper {
             watching,
             epoch,
         };
-        // That a snapshot is taken again is written down first, so that it ends this daemon at most once.
+        // That snapshots are taken again is written down, so that none of them ends one daemon after the other.
         keeper.save_watching();
         let thread = std::thread::Builder::new()
             .name("keeper".to_owned())
@@ -319,6 +319,8 @@ impl Keeper {
                 if let (Some(known), Some(taking)) = (known, &mut self.taking) {
                     let triggers = &mut taking.triggers;
                     triggers.attached(process, &known.facts, known.attached_ns);
+                    // An older daemon did not write down what its level hides.
+                    triggers.look_at_level(process, &self.ledger);
                 }
                 let before = self.watched.insert(
                     process,

@@ -55,6 +55,9 @@ pub(super) struct Said {
     pub(super) finding: Finding,
     /// Number of checks since the line was last found to grow.
     pub(super) missing: u32,
+    /// Number of the last checks, one after the other, at which most of the memory was found to be given back.
+    #[serde(default)]
+    pub(super) given_back: u32,
     /// Number and time of the event that reported it. An older file has none.
     #[serde(default)]
     pub(super) sequence: u64,
@@ -244,6 +247,7 @@ mod tests {
                 ..Finding::default()
             },
             missing: 1,
+            given_back: 0,
             sequence: 70,
             time_ns: 700,
         };

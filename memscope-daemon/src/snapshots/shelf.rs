@@ -70,8 +70,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shelf {
-    /// With what an earlier daemon has left. What waited then waits again, unless it is in the store, or was taken again before: so no
-    /// snapshot can end one daemon after the other. Gives those that are given up, which are counted.
+    /// With what an earlier daemon has left. What waited then waits again, unless it is in the store. The first that is not, and that was
+    /// taken again before, is given up and counted: they are taken in this order, so it is the one over which that daemon ended.
+    /// No snapshot can end one daemon after the other.
     pub(super) fn new(store: Store, left: Counts) -> (Shelf, Vec<Waiting>) {
         let mut counts = Counts {
             tallies: left.tallies,
@@ -81,7 +82,7 @@ impl Shelf {
         for one in left.waiting {
             if store.has(&one) {
                 counts.of(one.firing.trigger).wrote(one.as_of.unix_ns);
-            } else if one.again {
+            } else if one.again && given_up.is_empty() && counts.waiting.is_empty() {
                 counts.of(one.firing.trigger).skip(KILLED);
                 given_up.push(one);
             } else {

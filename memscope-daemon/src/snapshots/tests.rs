@@ -484,7 +484,7 @@ fn what_a_killed_daemon_had_not_written_is_taken_again_or_counted() {
     // The thread cannot finish one while the store is held.
     let held = shelf.store();
     for time in 0..4 {
-        place.writer.take(at(time, 1));
+        place.take(at(time, 1));
     }
     let left = shelf.counts(|_| true);
     assert_eq!((left.tallies.len(), left.waiting.len()), (0, 4));

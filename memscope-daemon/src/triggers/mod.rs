@@ -348,7 +348,7 @@ impl Triggers {
     }
 
     /// Notes what nothing tells of a process at its level.
-    fn look_at_level(&mut self, process: ProcessHandle, ledger: &Ledger) {
+    pub fn look_at_level(&mut self, process: ProcessHandle, ledger: &Ledger) {
         if let Some(known) = self.processes.get_mut(&process) {
             known.hidden = ledger.hidden(process);
         }

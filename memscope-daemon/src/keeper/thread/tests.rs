@@ -251,6 +251,7 @@ fn findings_of_processes_that_ended_meanwhile_are_forgotten() {
             ..Finding::default()
         },
         missing: 0,
+        given_back: 0,
         sequence: 7,
         time_ns: 7,
     };

@@ -324,7 +324,9 @@ fn what_stands_above_already_fires_when_its_baseline_is_known() {
     fired.extend(world.tick(now + 2 * SECOND));
     assert_eq!(fired.len(), 1);
     assert!(
-        fired[0].reason.contains("was so when it was looked at first"),
+        fired[0]
+            .reason
+            .contains("was so when it was looked at first"),
         "{fired:?}"
     );
     assert_eq!(world.ledger.baseline(P), Some(Baseline::Known));

@@ -576,6 +576,7 @@ fn fold(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use memscope_ledger::event::{

@@ -177,6 +177,13 @@ pub(crate) async fn recorded_to(
     Ok(drain(client, chunks, target, &mut progress).await?.warnings)
 }
 
+/// Says on standard error what limits the numbers in a file.
+pub(crate) fn note_limits(notes: &[v1::CoverageNote]) {
+    for note in notes {
+        output::note(&format!("{}: {}", note.code, note.text));
+    }
+}
+
 /// Completes the file and reports its path and size to the user, the moment that it describes, and what limits its numbers.
 pub(crate) fn told(
     target: Target,
@@ -188,9 +195,7 @@ pub(crate) fn told(
     let bytes = target.bytes();
     let Some(path) = target.finish()? else {
         // The file itself went where this would go.
-        for note in &last.coverage {
-            output::note(&format!("{}: {}", note.code, note.text));
-        }
+        note_limits(&last.coverage);
         return Ok(());
     };
     let file = path.display().to_string();

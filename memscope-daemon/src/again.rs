@@ -59,7 +59,8 @@ impl Again {
         let event = one.as_of.event;
         let journal = self.journal.as_ref();
         let journal = journal.filter(|_| event.epoch == self.epoch);
-        let (path, last) = journal.ok_or("no journal was written, or memscoped has begun a new one since then")?;
+        let (path, last) =
+            journal.ok_or("no journal was written, or memscoped has begun a new one since then")?;
         let bytes = self.held.get(&one.firing.process).copied();
         let room = self.memory.fold(bytes.unwrap_or(0));
         let room = room.map_err(|why| why.to_string())?;

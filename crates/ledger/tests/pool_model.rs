@@ -511,7 +511,7 @@ fn what_a_pool_had_before_its_late_probes_is_no_baseline() {
         let note = note.expect("its first event shows it");
         assert!(
             note.text
-                .starts_with("10.00 MiB on device 0 were allocated after the attach"),
+                .starts_with("10.00 MiB on device 0 were allocated before the probes"),
             "{}",
             note.text
         );

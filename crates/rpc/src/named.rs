@@ -33,7 +33,8 @@ pub(crate) async fn moment(
     }
 }
 
-/// The moment of the mark that a text names: one of this attach, or else of the last attach before that has it.
+/// The moment of the mark that a text names: one of this attach, or, where this one has no mark of that name, of the last attach
+/// before that has it.
 async fn mark(pid: u32, name: &str, names: &impl Names) -> Result<Moment, Refusal> {
     let now = names.marks().await?;
     let moment = |mark: &v1::NamedMoment| Moment::Event(mark.event.unwrap_or_default().sequence);
@@ -41,7 +42,12 @@ async fn mark(pid: u32, name: &str, names: &impl Names) -> Result<Moment, Refusa
         Ok(mark) => return Ok(moment(mark)),
         Err(why) => why,
     };
-    let before = names.marks_before(&now).await;
+    let plain = name.rsplit_once('#').map_or(name, |(plain, _)| plain);
+    let mut of_now = now.marks.iter();
+    let before = match of_now.any(|mark| mark.name == plain) {
+        true => Vec::new(),
+        false => names.marks_before(&now).await,
+    };
     let mut found = before
         .iter()
         .filter_map(|all| find_mark(&all.marks, name).ok());

@@ -156,8 +156,8 @@ pub fn image_number(pid: u32) -> Option<u64> {
     let mut random = [0; 16];
     let memory = ProcessMemory::open(pid).ok()?;
     memory.read(random_bytes_at(&vector)?, &mut random).ok()?;
-    // Another image may have come in between. Its memory is another one.
-    if image(pid)? != vector {
+    // Another image may have come in between. Its memory is another one. Programs in Go clear the bytes once they have used them.
+    if image(pid)? != vector || random == [0; 16] {
         return None;
     }
     let digest = Sha256::new().chain_update(&vector).chain_update(random);

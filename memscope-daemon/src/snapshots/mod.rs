@@ -105,7 +105,10 @@ impl Writer {
         }
         let (shelf, given_up) = Shelf::new(store, left);
         for one in given_up {
-            messages.log(Severity::Warning, one.lost("memscoped was killed again while it took it from the journal"));
+            messages.log(
+                Severity::Warning,
+                one.lost("memscoped was killed again while it took it from the journal"),
+            );
         }
         let killed_over = shelf.waiting();
         let (jobs, queue) = channel::<Job>();

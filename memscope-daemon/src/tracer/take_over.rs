@@ -130,7 +130,10 @@ impl Tracer {
         let gone =
             |(pid, start): &(u32, u64)| !self.traced.contains_key(pid) && lives(*pid, *start);
         for (pid, _) in untraced.iter().filter(|one| gone(one)) {
-            tracing::warn!(pid, "was traced, which could not be written down, and is not traced on");
+            tracing::warn!(
+                pid,
+                "was traced, which could not be written down, and is not traced on"
+            );
             taken.unwritten += 1;
         }
         for pid in pids {

@@ -222,33 +222,22 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
 /// A library with a pool that is loaded after the attach has its probes when the daemon has learned of it. What the pool handed out
 /// before them and had not taken back shows in its first total, or in a reading.
 fn from_late_probes(process: &Process, say: &mut impl FnMut(&str, String)) {
-    let missed = |row: &&Device| missed_bytes(row) > 0;
-    let devices = process.visible_devices();
-    let missed: Vec<String> = devices
-        .into_iter()
-        .filter(|row| process.pool_came_later && missed(row))
-        .map(|row| {
-            let bytes = memscope_units::bytes(missed_bytes(row));
-            format!("{bytes} on {}", words::device(row.ordinal))
-        })
-        .collect();
+    let devices = process.visible_devices().into_iter();
+    let missed = devices.filter_map(|row| {
+        let bytes = row.pool.missed.filter(|bytes| *bytes > 0)?;
+        let bytes = memscope_units::bytes(bytes);
+        Some(format!("{bytes} on {}", words::device(row.ordinal)))
+    });
+    let missed: Vec<String> = missed.collect();
     if !missed.is_empty() {
         say(
             "probed_late",
             format!(
-                "{} were allocated after the attach, before the probes were in the allocator's library: what came and went \
-                 until then is not known",
+                "{} were allocated before the probes were in the allocator's library, which came later than the attach: \
+                 what came and went until then is not known",
                 missed.join(", ")
             ),
         );
-    }
-}
-
-/// Bytes that the pool of a device had handed out before its first event that was seen.
-fn missed_bytes(row: &Device) -> u64 {
-    match row.pool.read.count {
-        0 => row.pool.totals.baseline().unwrap_or(0),
-        _ => row.pool.read.baseline_bytes,
     }
 }
 
@@ -286,7 +275,7 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
         }
     }
     if process.pool_came_later {
-        // Before the attach there was no pool: what its first event did not explain is told as `probed_late`.
+        // What its first event did not explain is told as `probed_late`.
         known.clear();
         parts.clear();
     }
@@ -526,7 +515,7 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
         let (blind, better) = match process.facts.level {
             Some(Level::Read | Level::Segments) => (
                 "at this level no failed allocation of the pool is seen",
-                "a higher one shows it",
+                "level trace shows it",
             ),
             _ => (
                 "the functions that are probed at this level report no failed allocation, as torch_npu has none for it",

@@ -171,7 +171,7 @@ fn key(process: &Process, row: &Device) -> Key {
         .vendor
         .and_then(|vendor| value(vendor.facts().visible_devices));
     let Some(ordinal) = row.ordinal else {
-        return (kind, None, vec![process.handle.0.to_string()]);
+        return (kind, None, vec![format!("{:020}", process.handle.0)]);
     };
     let place = usize::try_from(ordinal).unwrap_or(usize::MAX);
     let named = list.and_then(|list| list.split(',').nth(place));

@@ -60,6 +60,10 @@ pub(crate) struct PoolDevice {
     #[serde(default)]
     before_level: (u64, u64),
     pub(crate) read: Read,
+    /// Of a pool whose probes came later: bytes that it had handed out before them and not taken back, by its first total or the first
+    /// reading. `None` before both. It stays, because counts lack these allocations for good.
+    #[serde(default)]
+    pub(crate) missed: Option<u64>,
 }
 
 /// How a process is watched.

@@ -173,6 +173,7 @@ impl Process {
             tid: event.tid,
             labels: self.labels.of(event.tid),
             nothing_missed: missed_none && self.pool_way_in,
+            pool_came_later: self.pool_came_later,
         };
         while lost && scene.steps.end_was_lost(scene.stacks) {
             self.pool.step_ends(&mut scene);

@@ -22,4 +22,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) labels: LabelSet,
     /// Tracing began before the first allocation, and the pool is watched.
     pub(crate) nothing_missed: bool,
+    /// The pool's library had its probes later than those that the attach placed (see `Process::pool_came_later`).
+    pub(crate) pool_came_later: bool,
 }

@@ -83,6 +83,8 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
         let number = format!("{} in {}", bytes(one.bytes), grouped(one.count));
         match (known, by_place) {
             (Known::Exactly, true) => format!("{bound} {number}"),
+            // Of two bounds in opposite directions nothing is left.
+            (Known::AtLeast, true) => crate::units::unknown(),
             _ => known.say(number),
         }
     };

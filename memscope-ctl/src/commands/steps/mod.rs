@@ -90,8 +90,9 @@ impl Run for Steps {
         if is_kempner {
             return self.kempner(&client, &answer).await;
         }
-        if let Some((target, _)) = self.snapshot(&client, answer.pid).await? {
+        if let Some((target, last)) = self.snapshot(&client, answer.pid).await? {
             target.finish()?;
+            crate::file::note_limits(&last.coverage);
         }
         session.show(&answer, text)
     }

@@ -149,6 +149,10 @@ pub(super) struct Young {
 /// How long there has been no step, nanoseconds, if that is unusually long. `median_ns`: how long a step takes.
 pub(super) fn quiet_ns(process: &Process, now: u64, median_ns: Option<u64>) -> Option<u64> {
     process.steps.count()?;
+    // Where the steps have just begun anew, none has ended.
+    if process.steps.last_ns == 0 {
+        return None;
+    }
     let stale = STALE_NS.max(median_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
     let quiet = now.saturating_sub(process.steps.last_ns);
     (quiet > stale).then_some(quiet)
@@ -200,7 +204,7 @@ pub(super) fn step_axis(
             .pattern
             .cycles()
             .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
-    if short || steps.windows() < ENOUGH_TICKS {
+    if short || steps.last_ns == 0 || steps.windows() < ENOUGH_TICKS {
         return None;
     }
     if quiet_ns.is_some() && !tell_still(process, now) {

@@ -504,6 +504,10 @@ impl Pool {
     /// Takes the allocator's own total, which may also give a block its size.
     pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
         let row = scene.devices.pool(device);
+        if scene.pool_came_later && row.missed.is_none() {
+            let missed = row.totals.beyond_known(total);
+            row.missed = Some(if self.lost_by == 0 { missed } else { 0 });
+        }
         row.unsized_count += u64::from(row.totals.has_unsized());
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);

@@ -94,7 +94,8 @@ impl Pool {
         if row.totals.contradicts(known) {
             return Err(Refusal::Contradicted);
         }
-        let is_first = row.read.count == 0 && !scene.nothing_missed;
+        let had_missed = scene.pool_came_later && row.missed != Some(0);
+        let is_first = row.read.count == 0 && (!scene.nothing_missed || had_missed);
         let (origin, born_ns) = if is_first && self.lost_by == 0 {
             (Origin::Baseline, watch.attached_ns)
         } else {
@@ -123,6 +124,10 @@ impl Pool {
             (row.orphan_free_count, row.orphan_free_bytes) = (0, 0);
         }
 
+        let beyond = row.totals.beyond_known(held.active_bytes());
+        if scene.pool_came_later && row.missed.is_none() {
+            row.missed = Some(if self.lost_by == 0 { beyond } else { 0 });
+        }
         let (came, went) = self.replace_blocks(scene, &held, at_ns, unseen);
         self.recount(scene, device);
         replace_segments(scene, driver, reading);

@@ -466,6 +466,18 @@ pub fn time_of(recording: &Recording, event: u64) -> Result<Option<u64>, Recordi
     Ok(None)
 }
 
+/// Number of the last record of a recording, and when it was recorded, in nanoseconds of boot time; `None` if none is in its last segment.
+pub fn last_record(recording: &Recording) -> Result<Option<(u64, u64)>, RecordingError> {
+    let mut records = recording.records_from(recording.segment_before(|_| true));
+    let mut last = None;
+    while let Some(entry) = records.next_record()? {
+        if !entry.repeated {
+            last = Some((entry.sequence, entry.header.time_ns));
+        }
+    }
+    Ok(last)
+}
+
 /// Which part of a recording is folded.
 struct Course<'a> {
     /// The segment with which it begins.

@@ -32,7 +32,8 @@ use crate::messages::{Messages, Severity};
 use crate::otlp::queue::Queues;
 use crate::owners::{self, Rulebook};
 use crate::replay::{
-    Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within, time_of,
+    Bounds, NotThere, ReplayError, Replayed, Until, first_moment, last_record, replay_within,
+    time_of,
 };
 use crate::snapshots::Shelf;
 use crate::sync::Flushing;
@@ -144,21 +145,16 @@ impl Serving {
         self.keeper.ask(|_, _| ()).await.map_err(gone)?;
         let keeper = self.keeper.status().await.map_err(gone)?;
         let path = keeper.journal_dir;
-        let (reason, first) = match keeper.journal {
+        let reason = match keeper.journal {
             None => return Err(not_in_the_journal("needs a journal, and none is written")),
             Some(memscope_log::State::Running) => return Ok((path, None)),
-            Some(memscope_log::State::Stopped {
-                reason,
-                from_sequence,
-                ..
-            }) => (reason, from_sequence),
+            Some(memscope_log::State::Stopped { reason, .. }) => reason,
         };
-        let last = first.saturating_sub(1);
         let written = path.clone();
-        let find = move || time_of(&Recording::open(&written).ok()?, last).ok()?;
+        let find = move || last_record(&Recording::open(&written).ok()?).ok()?;
         let at = tokio::task::spawn_blocking(find).await.ok().flatten();
         let stopped = match at {
-            Some(boot_ns) => {
+            Some((last, boot_ns)) => {
                 let unix_ns = self.ask_keeper(move |ledger, _| ledger.unix_ns(boot_ns));
                 Stopped {
                     last,

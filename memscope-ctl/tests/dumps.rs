@@ -407,7 +407,9 @@ fn what_was_lost_is_not_exact() {
         }
         assert_ne!(anyhow.code, 11, "{words:?}");
         if !warning.is_empty() && anyhow.code == 0 {
-            let said = anyhow.out.contains("not in this: run is damaged at byte 7");
+            let said = anyhow
+                .out
+                .contains("missing in this: run is damaged at byte 7");
             assert!(said, "{words:?}: {}", anyhow.out);
         }
         assert_eq!(strict.code, 11, "{words:?}: {}", strict.out);

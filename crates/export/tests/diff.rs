@@ -60,23 +60,25 @@ fn naive(a: &SnapshotReport, b: &SnapshotReport) -> Rows {
         }
         all
     };
-    let (a_live, mut b_live) = (live(a), live(b));
-    let mut rows: Rows = Vec::new();
-    let mut add = |at: usize, (device, stream, block): (i32, u64, SnapshotBlock)| {
-        let size = block.requested.unwrap_or(block.size);
-        let key = (device, stream, size, block.requested.is_some());
-        let found = rows.iter().position(|row| row.0 == key);
-        let row = found.unwrap_or_else(|| {
-            rows.push((key, [(0, 0); 3]));
-            rows.len() - 1
-        });
-        rows[row].1[at].0 += 1;
-        rows[row].1[at].1 += block.size;
+    type One = (i32, u64, SnapshotBlock);
+    // Where it is not known of each block of a size what was requested, it counts for none of them.
+    let known = |all: &[One]| {
+        let unknown = all.iter().filter(|(.., block)| block.requested.is_none());
+        let unknown: Vec<(i32, u64, u64)> = unknown
+            .map(|(device, stream, block)| (*device, *stream, block.size))
+            .collect();
+        move |(device, stream, block): &One| {
+            let is_known = !unknown.contains(&(*device, *stream, block.size));
+            block.requested.filter(|_| is_known)
+        }
     };
+    let (a_live, mut b_live) = (live(a), live(b));
+    let of_both = known(&[&a_live[..], &b_live].concat());
     let same_process = a.process.facts.start_ticks == b.process.facts.start_ticks;
+    let mut told: Vec<(usize, One)> = Vec::new();
     for one in a_live {
         let found = b_live.iter().position(|other| {
-            let (then, now) = (one.2, other.2);
+            let (then, now) = (&one.2, &other.2);
             if same_process {
                 // The later picture's block must not have come after the moment of the earlier one.
                 let (earlier, later) = match a.as_of.boot_ns > b.as_of.boot_ns {
@@ -86,17 +88,34 @@ fn naive(a: &SnapshotReport, b: &SnapshotReport) -> Rows {
                 let since = later == 0 || later <= earlier;
                 one.0 == other.0 && then.addr == now.addr && then.size == now.size && since
             } else {
-                (one.0, one.1, then.size, then.requested)
-                    == (other.0, other.1, now.size, now.requested)
+                (one.0, one.1, then.size, of_both(&one))
+                    == (other.0, other.1, now.size, of_both(other))
             }
         });
-        match found {
-            Some(index) => add(2, b_live.remove(index)),
-            None => add(1, one),
-        }
+        told.push(match found {
+            Some(index) => (2, b_live.remove(index)),
+            None => (1, one),
+        });
     }
-    for one in b_live {
-        add(0, one);
+    told.extend(b_live.into_iter().map(|one| (0, one)));
+    let of_told: Vec<One> = told.iter().map(|(_, one)| *one).collect();
+    let of_told = known(&of_told);
+    let mut rows: Rows = Vec::new();
+    for (at, one) in told {
+        let requested = match same_process {
+            true => of_told(&one),
+            false => of_both(&one),
+        };
+        let (device, stream, block) = one;
+        let size = requested.unwrap_or(block.size);
+        let key = (device, stream, size, requested.is_some());
+        let found = rows.iter().position(|row| row.0 == key);
+        let row = found.unwrap_or_else(|| {
+            rows.push((key, [(0, 0); 3]));
+            rows.len() - 1
+        });
+        rows[row].1[at].0 += 1;
+        rows[row].1[at].1 += block.size;
     }
     rows.sort();
     rows

@@ -295,6 +295,53 @@ fn the_baseline_is_named_and_falls() {
     assert_eq!(note(&ledger, "attached_late"), None);
 }
 
+/// The probes were in the pool's library later than the attach. A reading shows the blocks, and what is missing in the counts stays
+/// missing, also when those blocks have gone.
+#[test]
+fn what_late_probes_missed_is_said_after_a_reading_too() {
+    for reads_first in [true, false] {
+        let mut sim = Sim::new(Mode::Calibrated);
+        sim.attached = false;
+        let mut ledger = Ledger::new(memscope_ledger::LedgerConfig::default());
+        let placed = |pool_seen| {
+            Body::Placed(Box::new(Placement {
+                sites: 3,
+                pool_seen,
+                before_first_memory: Some(true),
+                ..Placement::default()
+            }))
+        };
+        let facts = Body::Attached(facts(42, Level::Trace, true));
+        for body in [facts, Body::Backend(Backend::Native), placed(false)] {
+            ledger.apply(&event(P, sim.time, body));
+        }
+        let missed = sim.alloc(0, 0, 10 * MIB);
+        sim.time += MS;
+        ledger.apply(&event(P, sim.time, placed(true)));
+        sim.attached = true;
+        sim.time += MS;
+        if reads_first {
+            tell(&mut ledger, sim.time, sim.reading(0, 100));
+            sim.time += MS;
+        }
+        sim.alloc(0, 0, 512);
+        sim.feed(&mut ledger);
+        sim.time += MS;
+        if !reads_first {
+            tell(&mut ledger, sim.time, sim.reading(0, 100));
+            sim.time += MS;
+        }
+        let said = note(&ledger, "probed_late").expect("it was missed");
+        assert!(said.starts_with("10.00 MiB on device 0 were"), "{said}");
+        assert_eq!(note(&ledger, "came_unseen"), None, "nothing was lost");
+        assert_eq!(device(&ledger, 0).live_blocks, 2);
+        sim.free(missed, false);
+        sim.feed(&mut ledger);
+        assert_eq!(note(&ledger, "probed_late"), Some(said));
+        assert_eq!(device(&ledger, 0).alloc_count, 1);
+    }
+}
+
 #[test]
 fn nobody_probes_and_readings_follow_one_another() {
     let (mut sim, mut ledger, mut addrs) = late(5);

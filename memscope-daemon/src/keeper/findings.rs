@@ -374,7 +374,11 @@ mod tests {
             stack: Some(7),
             ..given_back(0)
         };
-        assert!(findings.news(P, &all[1..], &[back.clone()]).is_empty());
+        assert!(
+            findings
+                .news(P, &all[1..], std::slice::from_ref(&back))
+                .is_empty()
+        );
         let news = findings.news(P, &all[1..], &[back]);
         assert_eq!(news.len(), 1);
         assert!(news[0].withdrawn && news[0].number == 1);

@@ -557,7 +557,7 @@ fn what_a_killed_daemon_had_not_written_is_taken_again_or_counted() {
     assert_eq!(status.written, 2);
     assert_eq!(status.skipped, [("killed".to_owned(), 2)]);
     let said = last.said();
-    assert!(said[0].contains("it was killed over it before"), "{said:?}");
+    assert!(said[0].contains("memscoped was killed again"), "{said:?}");
     drop(release);
 }
 

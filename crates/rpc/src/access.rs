@@ -60,23 +60,21 @@ impl Access {
     /// The processes that a question is about and that the caller may see: the one with this pid, or all.
     ///
     /// # Errors
-    /// A process that the caller may not see is refused in the same words as one that is not traced. No process has the pid 0: a request
-    /// about one process that does not say which has it.
+    /// A process that the caller may not see is refused in the same words as one that is not traced. A request about one process that does
+    /// not say which has the pid 0, which only the process of a file has that PyTorch wrote.
     pub(crate) async fn visible(
         self,
         daemon: &dyn Daemon,
         caller: &Caller,
         pid: Option<u32>,
     ) -> Result<Vec<Who>, Refusal> {
-        if pid == Some(0) {
-            return Err(crate::refusal::invalid(
-                "the request does not say which process it is about: `pid` is missing",
-                "set `pid` to the process id; `memscope-ctl ps` lists what is traced",
-            ));
-        }
         let mut whose = daemon.who(pid).await?;
         whose.retain(|who| self.shows(caller, who));
         match pid {
+            Some(0) if whose.is_empty() => Err(crate::refusal::invalid(
+                "the request does not say which process it is about: `pid` is missing",
+                "set `pid` to the process id; `memscope-ctl ps` lists what is traced",
+            )),
             Some(pid) if whose.is_empty() => Err(Refusal::NotTraced { pid }),
             _ => Ok(whose),
         }

@@ -207,12 +207,14 @@ pub(super) fn step_axis(
     if short || steps.last_ns == 0 || steps.windows() < ENOUGH_TICKS {
         return None;
     }
-    if quiet_ns.is_some() && !tell_still(process, now) {
+    // Steps that nobody told of are no steps any more when their pattern does not come.
+    let is_guessed = steps.source == StepSource::Pattern;
+    if quiet_ns.is_some() && (is_guessed || !tell_still(process, now)) {
         return None;
     }
     Some(StepAxis {
         until_ns: quiet_ns.map_or(now, |_| steps.last_ns),
-        is_guessed: steps.source == StepSource::Pattern,
+        is_guessed,
         clock: process.groups.ticks(),
         ticks_per_step: ticks_per_step.max(1e-9),
         sure_after,

@@ -227,11 +227,15 @@ impl Told {
     #[track_caller]
     fn hangs(&self, thread: &str) {
         let file = self.folder.path().join(format!("{thread}-hangs"));
+        // On a busy machine it may have stood still before, and may go on once more before it sees the file.
+        let before = self.missed(thread);
         std::fs::write(&file, "").unwrap();
-        eventually("it is noticed", || self.missed(thread) > 0);
+        eventually("it is noticed", || self.missed(thread) > before + 2);
         // What was said before that.
         while self.next().is_some() {}
-        eventually("it is noticed again and again", || self.missed(thread) > 4);
+        eventually("it is noticed again and again", || {
+            self.missed(thread) > before + 6
+        });
         assert_eq!(self.next(), None, "{}", self.daemon.log());
         std::fs::remove_file(&file).unwrap();
         for _ in 0..3 {

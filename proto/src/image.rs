@@ -3,7 +3,7 @@
 /// A memory image of a process: what the process is from one exec to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Image {
-    /// Process id.
+    /// Process id in the initial pid namespace.
     pub pid: u32,
     /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,

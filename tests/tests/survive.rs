@@ -395,16 +395,22 @@ fn what_was_found_stands_for_the_next_one() {
     assert_eq!(after["body"]["withdrawn"], false, "{after:#}");
 }
 
-/// What was attached while the journal stood still is in no record. It is attached anew, and what was told meanwhile keeps its numbers.
-#[test]
-fn killed_while_the_journal_stands_still() {
+/// A daemon whose state directory is a disk of 4 MiB, and whose probes are pinned.
+fn on_a_small_disk() -> (BpfFs, SmallDisk, Daemon) {
     let bpffs = BpfFs::mount();
     let mut first = Daemon::start();
     first.stop();
     let disk = SmallDisk::over(&first.state(), 4 << 20);
     let pins = bpffs.pins();
     let with = ["--pin-dir", pins.to_str().unwrap(), "--journal-mib", "16"];
-    let mut daemon = first.successor_with(&with);
+    let daemon = first.successor_with(&with);
+    (bpffs, disk, daemon)
+}
+
+/// What was attached while the journal stood still is in no record. It is attached anew, and what was told meanwhile keeps its numbers.
+#[test]
+fn killed_while_the_journal_stands_still() {
+    let (bpffs, disk, mut daemon) = on_a_small_disk();
     let journal = |daemon: &Daemon| daemon.json(&["status"])["journal"].clone();
     let mut known = Calls::start(&[]);
     daemon.attach(known.pid(), "segments");
@@ -468,13 +474,7 @@ fn killed_while_the_journal_stands_still() {
 /// however often a daemon is started, and that is said.
 #[test]
 fn what_was_not_written_down_is_traced_no_more_and_that_is_said() {
-    let bpffs = BpfFs::mount();
-    let mut first = Daemon::start();
-    first.stop();
-    let disk = SmallDisk::over(&first.state(), 4 << 20);
-    let pins = bpffs.pins();
-    let with = ["--pin-dir", pins.to_str().unwrap(), "--journal-mib", "16"];
-    let mut daemon = first.successor_with(&with);
+    let (bpffs, disk, mut daemon) = on_a_small_disk();
     let mut known = Calls::start(&[]);
     daemon.attach(known.pid(), "segments");
     known.call("cudaSetDevice 0");
@@ -507,6 +507,7 @@ fn what_was_not_written_down_is_traced_no_more_and_that_is_said() {
     assert_eq!(ends[1], ends[2], "{ends:?}");
     daemon.stop();
     drop(disk);
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
 }
 
 /// The state directory has what is known of all users' processes.

@@ -40,7 +40,7 @@ pub use config::{KeptBytes, KeptCounts, LedgerConfig};
 pub use ledger::{Ledger, Part, RestoredPart};
 pub use questions::{
     Affects, Answer, Answered, Asked, EFFECTS, Effect, Needs, PoolChange, Question, Senseless,
-    Unnamed, effect, find_mark, inexact, is_judged,
+    Unnamed, effect, find_mark, inexact, is_judged, numbered_mark,
 };
 pub use report::Who;
 pub use state::device::FREE_HOLDS_NS;

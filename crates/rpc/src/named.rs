@@ -6,7 +6,7 @@ use crate::Refusal;
 use crate::asked::{Asked, asked};
 use crate::daemon::Moment;
 use crate::refusal::invalid;
-use memscope_ledger::find_mark;
+use memscope_ledger::{find_mark, numbered_mark};
 use memscope_proto::v1;
 
 /// Who knows what names of moments mean.
@@ -42,7 +42,7 @@ async fn mark(pid: u32, name: &str, names: &impl Names) -> Result<Moment, Refusa
         Ok(mark) => return Ok(moment(mark)),
         Err(why) => why,
     };
-    let plain = name.rsplit_once('#').map_or(name, |(plain, _)| plain);
+    let plain = numbered_mark(name).map_or(name, |(plain, _)| plain);
     let mut of_now = now.marks.iter();
     let before = match of_now.any(|mark| mark.name == plain) {
         true => Vec::new(),
@@ -166,6 +166,8 @@ mod tests {
                 "{name}"
             );
         }
+        // The number counts the marks of the present attach where it has some of that name.
+        assert!(mark(7, "a#2", &told).await.is_err());
         let refused = mark(7, "d", &told).await.unwrap_err().to_string();
         assert!(refused.contains("no mark that is kept"), "{refused}");
     }

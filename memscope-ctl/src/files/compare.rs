@@ -148,24 +148,30 @@ mod tests {
         }
     }
 
+    /// A segment of one block, of which is not known when it came.
+    fn one_block(stack: Option<u32>) -> Vec<Segment> {
+        let block = KeptBlock {
+            address: 4096,
+            size: 512,
+            requested: None,
+            state: State::Active,
+            born_ns: None,
+            stack,
+        };
+        vec![Segment {
+            device: 0,
+            stream: 0,
+            size: 512,
+            blocks: vec![block],
+        }]
+    }
+
     #[test]
     fn a_trace_that_does_not_reach_back_limits_what_stayed() {
         let file = |as_of_ns, traced_from_ns, line: &str| SnapshotFile {
             as_of_ns: Some(as_of_ns),
             traced_from_ns: Some(traced_from_ns),
-            segments: vec![Segment {
-                device: 0,
-                stream: 0,
-                size: 512,
-                blocks: vec![KeptBlock {
-                    address: 4096,
-                    size: 512,
-                    requested: None,
-                    state: State::Active,
-                    born_ns: None,
-                    stack: Some(0),
-                }],
-            }],
+            segments: one_block(Some(0)),
             stacks: vec![[Arc::from(line)].into()],
             ..of(None)
         };
@@ -194,19 +200,7 @@ mod tests {
             as_of_ns: Some(as_of_ns),
             attached_ns: Some(attached_ns),
             has_births: true,
-            segments: vec![Segment {
-                device: 0,
-                stream: 0,
-                size: 512,
-                blocks: vec![KeptBlock {
-                    address: 4096,
-                    size: 512,
-                    requested: None,
-                    state: State::Active,
-                    born_ns: None,
-                    stack: None,
-                }],
-            }],
+            segments: one_block(None),
             ..of(Some(1))
         };
         let told = |before: &SnapshotFile, after: &SnapshotFile| {

@@ -46,7 +46,7 @@ pub enum Command {
         process: ProcessHandle,
         /// The moment, nanoseconds of boot time.
         time_ns: u64,
-        /// The record.
+        /// The record, which becomes the last event of the process at that moment.
         record: DaemonRecord,
     },
     /// Append records about the machine, all at once, and report when they are applied.

@@ -12,7 +12,7 @@ pub struct Waiting {
     pub firing: Firing,
     /// The moment of which the snapshot is.
     pub as_of: AsOf,
-    /// Process id.
+    /// Process id in the initial pid namespace, by which the moment is asked for again.
     pub pid: u32,
     /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,

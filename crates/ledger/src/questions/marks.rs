@@ -76,6 +76,12 @@ fn step_at(rows: &[Row], ranges: bool, time_ns: u64) -> Option<u64> {
     }
 }
 
+/// The name and the number in a text such as `epoch#3`; `None` if it has no number, as PyTorch's names with a `#` in them.
+pub fn numbered_mark(text: &str) -> Option<(&str, u64)> {
+    let (name, nth) = text.rsplit_once('#')?;
+    Some((name, nth.parse().ok()?))
+}
+
 /// The mark that a text names: the last one with that name, or with `#N` after the name the N-th one. A mark whose name
 /// is the whole text is preferred, because PyTorch's own names have a `#` in them. Marks made by people are preferred
 /// to others.
@@ -99,9 +105,7 @@ pub fn find_mark<'a>(
     if let Some(mark) = last(text, None) {
         return Ok(mark);
     }
-    let split = text.rsplit_once('#');
-    let Some((name, nth)) = split.and_then(|(name, nth)| Some((name, nth.parse::<u64>().ok()?)))
-    else {
+    let Some((name, nth)) = numbered_mark(text) else {
         return Err("is no mark that is kept".to_owned());
     };
     if let Some(mark) = last(name, Some(nth)) {

@@ -26,7 +26,7 @@ mod words;
 
 pub use affects::{Affects, Answer, EFFECTS, Effect, effect, inexact, is_judged};
 pub use changes::PoolChange;
-pub use marks::find_mark;
+pub use marks::{find_mark, numbered_mark};
 pub use question::{Needs, Question, Senseless};
 pub use snapshot::Unnamed;
 

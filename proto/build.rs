@@ -31,11 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .message_attribute(".", "#[derive(serde::Serialize)]")
         // A process reads as one flat object, though its facts travel as a message of their own.
         .field_attribute(".memscope.v1.Process.facts", "#[serde(flatten)]")
-        // A document of blocks without stacks does not say so for each block.
-        .field_attribute(
-            ".memscope.v1.Block.stack",
-            "#[serde(skip_serializing_if = \"Option::is_none\")]",
-        )
+        // There are millions of them: it is written by hand.
+        .extern_path(".memscope.v1.Block", "crate::block::Block")
         // Without the leading dot, the rule does not reach into the variants of the oneof.
         .field_attribute("Event.body", "#[serde(flatten)]");
     for file in &descriptors.file {

@@ -5,6 +5,7 @@
 //! look to people (`memscope-ctl`).
 
 mod answer;
+mod block;
 pub mod formats;
 mod image;
 mod json;
@@ -14,6 +15,7 @@ pub use image::Image;
 /// The package `memscope.v1`.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
+    pub use crate::block::Block;
     include!(concat!(env!("OUT_DIR"), "/memscope.v1.rs"));
 }
 

@@ -58,32 +58,55 @@ pub fn need_root() -> Result<()> {
     Ok(())
 }
 
+/// How programs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// In little time, with the checks of arithmetic and of what is asserted.
+    Checked,
+    /// As users get them by `cargo xtask dist`: what is measured of these is what they see.
+    Dist,
+}
+
+impl Build {
+    /// What an option `--release` asks for.
+    pub fn of(release: bool) -> Build {
+        if release { Build::Dist } else { Build::Checked }
+    }
+
+    /// The profile of Cargo.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Build::Checked => "dev",
+            Build::Dist => "dist",
+        }
+    }
+
+    /// The folder below Cargo's that has the programs.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Build::Checked => "debug",
+            Build::Dist => "dist",
+        }
+    }
+}
+
 /// Builds daemon and client, and returns their folder. Fails unless this is root, because only root can use them.
-pub fn build(release: bool) -> Result<PathBuf> {
+pub fn build(build: Build) -> Result<PathBuf> {
     need_root()?;
-    programs(release)
+    programs(build)
 }
 
 /// The same for those who only copy them. As in the end-to-end tests, `MEMSCOPE_BIN_DIR` may name a folder that has them
 /// already: then nothing is built.
-pub fn programs(release: bool) -> Result<PathBuf> {
+pub fn programs(build: Build) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
         return Ok(PathBuf::from(folder));
     }
-    let mut build = process::command("cargo");
-    build.args([
-        "build",
-        "--locked",
-        "-p",
-        "memscope-daemon",
-        "-p",
-        "memscope-ctl",
-    ]);
-    if release {
-        build.arg("--release");
-    }
-    process::run(&mut build)?;
-    Ok(process::target().join(if release { "release" } else { "debug" }))
+    let mut cargo = process::command("cargo");
+    cargo.args(["build", "--locked", "--profile", build.profile()]);
+    cargo.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
+    process::run(&mut cargo)?;
+    Ok(process::target().join(build.folder()))
 }
 
 /// A daemon of our own. Its socket and its state directory are deleted with it.
@@ -97,8 +120,8 @@ pub struct Daemon {
 
 impl Daemon {
     /// Builds the programs and starts a daemon.
-    pub fn start(release: bool) -> Result<Daemon> {
-        Daemon::launch(&build(release)?, &[])
+    pub fn start(how: Build) -> Result<Daemon> {
+        Daemon::launch(&build(how)?, &[])
     }
 
     /// Starts a daemon from programs that are already built, with more arguments.

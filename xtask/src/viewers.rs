@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use crate::live::{Daemon, Python};
+use crate::live::{Build, Daemon, Python};
 use crate::setup::{self, npm, torch};
 use crate::{process, sim};
 
@@ -115,7 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
         "| torch | scene | opened in | what was seen | result |\n|---|---|---|---|---|\n",
     );
     for version in &versions {
-        let daemon = Daemon::start(false)?;
+        let daemon = Daemon::start(Build::Checked)?;
         let environment = torch::pins()?.get(Some(version))?.folder();
         let python = environment.join("bin/python");
         for (scene, variables) in SCENES {

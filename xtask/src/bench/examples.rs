@@ -117,7 +117,8 @@ fn values(programs: &Programs, example: &Example) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     for arguments in example.runs {
         let mut cargo = process::command("cargo");
-        cargo.args(["run", "--locked", "--release", "-q"]);
+        cargo.args(["run", "--locked", "-q", "--profile"]);
+        cargo.arg(programs::PROFILE.profile());
         cargo.args(["-p", example.package, "--example", example.name, "--"]);
         cargo.args(*arguments);
         if programs.commit.is_some() {

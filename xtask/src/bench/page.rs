@@ -218,8 +218,8 @@ impl Page {
         let mut text = "# Benchmarks\n\nWritten by `cargo xtask bench`; what each round measured is in [benchmarks.json](benchmarks.json).\n\n\
              Each number is the median of the rounds; in brackets are the least and the most where they differ. What is compared was\n\
              measured in turn in the same round, and a ratio is the median of the rounds' ratios: trust the ratios, not the numbers of a machine that\n\
-             is not yours. `cargo xtask bench --only PART --write` measures a part again, and `--against COMMIT` measures the programs of another\n\
-             commit beside these.\n"
+             is not yours. The programs are built as users get them (`cargo xtask dist`), and so is what measures parts of them. `cargo xtask bench --only PART\n\
+             --write` measures a part again, and `--against COMMIT` measures the programs of another commit beside these.\n"
             .to_owned();
         let runs = || self.sections.iter().filter_map(|one| one.run.as_ref());
         let machines: BTreeSet<&str> = runs().map(|run| run.machine.as_str()).collect();

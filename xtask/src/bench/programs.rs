@@ -5,7 +5,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{live, process};
+use crate::live::{self, Build};
+use crate::process;
+
+/// How all that is measured is built, the examples too.
+pub const PROFILE: Build = Build::Dist;
 
 /// Programs of one commit.
 pub struct Programs {
@@ -31,7 +35,7 @@ impl Programs {
 pub fn own() -> Result<Programs> {
     Ok(Programs {
         commit: None,
-        folder: live::build(true)?,
+        folder: live::build(PROFILE)?,
         sources: process::root(),
     })
 }
@@ -63,22 +67,18 @@ pub fn of(commit: &str) -> Result<Programs> {
     }
     let target = target();
     let mut build = process::command("cargo");
-    build.args([
-        "build",
-        "--locked",
-        "--release",
-        "-p",
-        "memscope-daemon",
-        "-p",
-        "memscope-ctl",
-    ]);
+    build.args(["build", "--locked", "--profile", PROFILE.profile()]);
+    build.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
     process::run(build.current_dir(&sources).env("CARGO_TARGET_DIR", &target))?;
     // The next commit's programs would lie in their place.
     let kept = folder.join(format!("{name}-programs"));
     std::fs::create_dir_all(&kept)?;
     for program in ["memscoped", "memscope-ctl"] {
-        std::fs::copy(target.join("release").join(program), kept.join(program))
-            .with_context(|| format!("cannot keep {program} of {name}"))?;
+        std::fs::copy(
+            target.join(PROFILE.folder()).join(program),
+            kept.join(program),
+        )
+        .with_context(|| format!("cannot keep {program} of {name}"))?;
     }
     Ok(Programs {
         commit: Some(name),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::measure::{Ground, folder_of, pairs, tell};
 use super::page::{Row, Section};
+use super::programs::PROFILE;
 use crate::live::{Daemon, Ended, Python};
 use crate::process;
 
@@ -209,7 +210,8 @@ fn empty_probe(ground: &Ground<'_>) -> Result<PathBuf> {
         process::run(process::command("cargo").args([
             "build",
             "--locked",
-            "--release",
+            "--profile",
+            PROFILE.profile(),
             "-p",
             "memscope-daemon",
             "--example",

@@ -45,7 +45,7 @@ pub struct Options {
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub journal_mib: u64,
 
-    /// With programs that are built for speed, in which no thread can be made to panic
+    /// With programs as users get them, in which no thread can be made to panic
     #[arg(long)]
     pub release: bool,
 
@@ -147,7 +147,7 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     let python = torch::locate(None)?.join("bin/python");
     let variables = sim::environment(&sim::Options::default())?;
-    let programs = live::build(options.release)?;
+    let programs = live::build(live::Build::of(options.release))?;
     let mut rng = Rng::with_seed(options.seed);
     let journal = options.journal_mib.to_string();
     // A short trace: what is to be written at each rotation is small, so that rotations can be frequent.
@@ -363,7 +363,7 @@ fn report(options: &Options, mut tally: Tally) {
         options.seed,
         options.processes,
         options.journal_mib,
-        if options.release { "release" } else { "debug" }
+        live::Build::of(options.release).profile()
     );
     println!("| end | times |\n|---|---|");
     for (end, count) in &tally.ends {

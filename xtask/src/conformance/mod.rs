@@ -148,7 +148,7 @@ pub fn run(options: &Options) -> Result<()> {
             .collect::<Result<_>>()?
     };
     let installations = installations(options)?;
-    let programs = live::build(false)?;
+    let programs = live::build(live::Build::Checked)?;
     if options.suites {
         return suites::run(&installations);
     }

@@ -103,7 +103,7 @@ pub fn run(options: &Options) -> Result<()> {
         None => process::target().join("differential"),
     };
     let installations = installations(&options.torch)?;
-    let folder = live::build(false)?;
+    let folder = live::build(live::Build::Checked)?;
     let jobs = match options.jobs {
         Some(jobs) => jobs.get(),
         None => std::thread::available_parallelism().map_or(1, usize::from),

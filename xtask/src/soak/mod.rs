@@ -71,7 +71,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub most: Option<u64>,
 
-    /// With programs that are built for speed
+    /// With programs as users get them, instead of those of the tests
     #[arg(long)]
     pub release: bool,
 }
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     let python = torch::locate(None)?.join("bin/python");
     let variables = sim::environment(&sim::Options::default())?;
-    let programs = live::build(options.release)?;
+    let programs = live::build(live::Build::of(options.release))?;
     if options.guests {
         return hard_load(options, &python, &variables, &programs);
     }

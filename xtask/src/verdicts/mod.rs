@@ -130,7 +130,7 @@ pub fn run(options: &Options) -> Result<()> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let programs = live::build(false)?;
+    let programs = live::build(live::Build::Checked)?;
     let mut table = Table::default();
     for workload in &workloads {
         for mode in &modes {

@@ -82,7 +82,7 @@ impl Architecture {
     /// Builds daemon and client for it, and returns their folder.
     pub fn build(&self) -> Result<PathBuf> {
         if self.name == std::env::consts::ARCH {
-            return live::programs(false);
+            return live::programs(live::Build::Checked);
         }
         aarch64::build(&aarch64::Options {
             package: vec!["memscope-daemon".to_owned(), "memscope-ctl".to_owned()],

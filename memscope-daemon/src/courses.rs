@@ -532,7 +532,7 @@ impl Found {
             self.notes.push(CoverageNote {
                 code: "course_coarse".to_owned(),
                 text: format!(
-                    "of the time before {} single events are not in the journal any more: there the intervals are {} wide or a multiple of it",
+                    "of the time before {} single events are not in the journal: there the intervals are {} wide or a multiple of it",
                     memscope_units::moment_ms(ledger.unix_ns(until_ns)),
                     memscope_units::nanoseconds(widest)
                 ),

@@ -260,7 +260,9 @@ fn is_below(name: &str, above: &str) -> bool {
 /// The sums of each device.
 fn devices(picture: &Picture<'_>, rows: &HashMap<Key, Sum>) -> Vec<v1::OwnedDevice> {
     let mut all: BTreeMap<Option<i32>, BTreeMap<&str, (v1::Amount, v1::Amount)>> = BTreeMap::new();
-    for device in picture.devices {
+    // Where the device is not known there may be nothing but counts, such as of frees of what was never seen. What is there has rows.
+    let known = picture.devices.iter().filter(|one| one.device.is_some());
+    for device in known {
         all.entry(device.device).or_default();
     }
     for (key, sum) in rows {

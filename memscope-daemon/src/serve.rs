@@ -128,15 +128,8 @@ impl Serving {
         Ok(self.replay.as_ref().map_or(now, |(_, end)| *end))
     }
 
-    /// Path of the journal or the recording. When this returns, everything that came before the question is in it.
-    async fn journal(&self) -> Result<std::path::PathBuf, Refusal> {
-        match self.past().await? {
-            (path, None) => Ok(path),
-            (_, Some(stopped)) => Err(stopped.refused()),
-        }
-    }
-
-    /// The same, also of a journal that has stopped, with where it has.
+    /// Path of the journal or the recording, and where it has stopped, if it has. When this returns, everything that came before the
+    /// question, or before that, is in it.
     async fn past(&self) -> Result<(std::path::PathBuf, Option<Stopped>), Refusal> {
         if let Some((path, _)) = &self.replay {
             return Ok((path.clone(), None));
@@ -947,14 +940,17 @@ impl Serving {
         }
     }
 
-    /// What the journal has of a window; `None` if it has nothing of the process, or if none is written.
+    /// What the journal has of a window; `None` if it has nothing of the process, if it has stopped before the window ends, or if none is
+    /// written.
     async fn course_in_the_journal(
         &self,
         asked: &courses::Asked,
         wanted: &Wanted,
     ) -> Result<Option<courses::Found>, Refusal> {
-        let path = match self.journal().await {
-            Ok(path) => path,
+        let end = Until::Boot(asked.window.1);
+        let path = match self.past().await {
+            Ok((_, Some(stopped))) if !stopped.has(end) => return Ok(None),
+            Ok((path, _)) => path,
             Err(Refusal::Invalid { .. }) => return Ok(None),
             Err(other) => return Err(other),
         };
@@ -992,7 +988,11 @@ impl Serving {
                 })
             }
             Moment::Event(number) => {
-                let path = self.journal().await?;
+                let (path, stopped) = self.past().await?;
+                let is_in = |stopped: &Stopped| stopped.has(Until::Event(number));
+                if let Some(stopped) = stopped.filter(|stopped| !is_in(stopped)) {
+                    return Err(stopped.refused());
+                }
                 let find = move || time_of(&Recording::open(&path)?, number);
                 let found = tokio::task::spawn_blocking(find).await;
                 let found = found.map_err(|source| unreadable(Box::new(source)))?;

@@ -421,7 +421,12 @@ fn a_full_disk_under_the_journal() {
         assert_eq!(said.code, 0, "{said}");
         let at = daemon.ctl(&[&past[..], &["--at", stopped]].concat());
         let is_told = said.text().contains("what came later is not in it");
-        (is_told && at.code == 0).then_some(())
+        let at = (at.code == 0).then(|| at.document())?;
+        let event = format!("event:{}", at["header"]["as_of_event"]["sequence"]);
+        let course = ["fluctuation", "--pid", &pid.to_string(), "--from", &event];
+        let course = daemon.json(&[&course[..], &["--to", stopped]].concat());
+        assert!(!coverage(&course).contains(&"course_coarse"), "{course:#}");
+        is_told.then_some(())
     });
     calls.call("cudaMalloc a 123");
     allocated += 1;

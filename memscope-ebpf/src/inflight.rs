@@ -105,18 +105,43 @@ pub fn leave(thread: u64, sp: u64) -> Option<(InflightCall, u32, u32)> {
     }
 }
 
-/// Keeps what is to be told of the call that has just ended, in the room that it had among the calls of its thread, until the thread's next
-/// call. From there it comes back as values of which the verifier knows nothing: what follows is then looked at once, and not once for each
-/// way in which they came about.
+/// What is found out about a call that has just ended, in the room that the call had among those of its thread, until the thread's next
+/// call. From there each value comes back as one of which the verifier knows nothing: what follows is then looked at once, and not once for
+/// each way in which the values before came about.
+#[derive(Clone, Copy)]
+pub struct Found(*mut InflightCall);
+
+/// The room of the call that the thread has just left.
 #[inline(always)]
-pub fn keep(thread: u64, told: &[u64; 6]) -> Option<*const [u64; 6]> {
+pub fn found(thread: u64) -> Option<Found> {
     let thread = INFLIGHT.get_ptr_mut(&thread)?;
     // SAFETY: for the same reasons as in `enter`; the call that was there has ended.
     unsafe {
         let at = read_volatile(&raw const (*thread).depth) as usize & (MAX_NESTING - 1);
-        let room = &raw mut (*thread).calls[at].args;
-        write_volatile(room, *told);
-        Some(room)
+        Some(Found(&raw mut (*thread).calls[at]))
+    }
+}
+
+impl Found {
+    /// The cookie of the call.
+    #[inline(always)]
+    pub fn cookie(self) -> Cookie {
+        // SAFETY: this points into a map value, which stays valid while the program runs.
+        Cookie(unsafe { read_volatile(&raw const (*self.0).cookie) })
+    }
+
+    /// Keeps a value in one of the places where the call's arguments were.
+    #[inline(always)]
+    pub fn keep<const PLACE: usize>(self, value: u64) {
+        // SAFETY: the same; only this thread writes there, and it is in this probe.
+        unsafe { write_volatile(&raw mut (*self.0).args[PLACE], value) };
+    }
+
+    /// The value that was kept in this place.
+    #[inline(always)]
+    pub fn kept<const PLACE: usize>(self) -> u64 {
+        // SAFETY: as in `keep`.
+        unsafe { read_volatile(&raw const (*self.0).args[PLACE]) }
     }
 }
 

@@ -113,3 +113,27 @@ fn of_a_large_ring_little_is_mapped() {
     assert!((4..4 << 10).contains(&resident), "{resident} KiB");
     calls.finish();
 }
+
+/// How many instructions the kernel followed in each program of a daemon before it took the program.
+fn followed(pid: u32) -> Vec<u64> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
+    let counts = texts.filter_map(|text| {
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("verified_insns:"))?;
+        Some(count.trim().parse().unwrap())
+    });
+    counts.collect()
+}
+
+/// A kernel follows a program on all of its ways, and refuses it where that takes a million instructions. Each version follows more or
+/// fewer, so there has to be room to spare, and a daemon that starts waits for it.
+#[test]
+fn the_kernel_takes_its_programs_with_room_to_spare() {
+    const MOST: u64 = 250_000;
+    let daemon = Daemon::start();
+    let followed = followed(daemon.pid());
+    assert!(followed.len() > 10, "{followed:?}");
+    assert!(followed.iter().all(|count| *count < MOST), "{followed:?}");
+}

@@ -4,7 +4,6 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use core::ptr::read_volatile;
 use memscope_common::{
     AscendExtra, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL,
     CALL_OF_HOST, CallRecord, Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG,
@@ -22,6 +21,15 @@ const LOCATION_HOST: u32 = 2;
 const LOCATION_HOST_LAST: u32 = 4;
 /// The device plus 1 of memory that is the host's.
 const CREATED_OF_HOST: u64 = u64::MAX;
+
+/// Where each thing that is found out about a call is kept: its device with what is known of that above it, pointer, size, handle, stream,
+/// and what its kind has besides.
+const WHERE: usize = 0;
+const PTR: usize = 1;
+const SIZE: usize = 2;
+const HANDLE: usize = 3;
+const STREAM: usize = 4;
+const EXTRA: usize = 5;
 
 /// Entry of an allocator function.
 #[uprobe]
@@ -324,6 +332,11 @@ fn send(
     nested: u32,
     place: native::Place,
 ) {
+    let thread = thread_of(process, tid);
+    let Some(found) = inflight::found(thread) else {
+        count_drop(DropReason::ReturnWithoutEntry);
+        return;
+    };
     let done = status == 0;
     let ptr = if cookie.ptr_mode() == PtrMode::Value as u8 {
         arg(call, cookie.ptr())
@@ -332,17 +345,38 @@ fn send(
     } else {
         0
     };
-    let thread = thread_of(process, tid);
-    let mut extra = if is_of_context(cookie) {
+    found.keep::<PTR>(ptr);
+    let cookie = found.cookie();
+    let handle = if cookie.handle() == NO_ARG {
+        0
+    } else if !cookie.handle_is_result() {
+        arg(call, cookie.handle())
+    } else if done {
+        out(call, cookie.handle())
+    } else {
+        0
+    };
+    found.keep::<HANDLE>(handle);
+    let cookie = found.cookie();
+    let stream = if cookie.stream() == NO_ARG {
+        UNKNOWN_U64
+    } else {
+        arg(call, cookie.stream())
+    };
+    found.keep::<STREAM>(stream);
+    let cookie = found.cookie();
+    let extra = if is_of_context(cookie) {
         device::current(thread).context()
     } else {
         0
     };
-    let mut size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
+    found.keep::<EXTRA>(extra);
+    let cookie = found.cookie();
+    let size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
         0
     } else if cookie.size_mode() == SizeMode::Value as u8 {
         if cookie.extra() != NO_ARG {
-            extra = arg(call, cookie.extra());
+            found.keep::<EXTRA>(arg(call, cookie.extra()));
         }
         arg(call, cookie.size())
     } else if !done {
@@ -359,41 +393,37 @@ fn send(
             }
         }
     } else {
-        extra = out(call, cookie.extra());
+        found.keep::<EXTRA>(out(call, cookie.extra()));
         out(call, cookie.size())
     };
-    let handle = if cookie.handle() == NO_ARG {
-        0
-    } else if !cookie.handle_is_result() {
-        arg(call, cookie.handle())
-    } else if done {
-        out(call, cookie.handle())
-    } else {
-        0
-    };
-    let stream = if cookie.stream() == NO_ARG {
-        UNKNOWN_U64
-    } else {
-        arg(call, cookie.stream())
-    };
+    found.keep::<SIZE>(size);
+    let cookie = found.cookie();
     let (told, inner) = if cookie.told() == AscendExtra::Flags as u8
         || cookie.told() == AscendExtra::Properties as u8
     {
-        (word(cookie, call), size)
+        (word(cookie, call), found.kept::<SIZE>())
     } else if cookie.apart() && nested > 0 && done {
-        inflight::told(thread, if ptr != 0 { ptr } else { handle })
+        let ptr = found.kept::<PTR>();
+        let of = if ptr != 0 {
+            ptr
+        } else {
+            found.kept::<HANDLE>()
+        };
+        inflight::told(thread, of)
     } else {
         (0, 0)
     };
     let by_hal = if told != 0 || cookie.told() == AscendExtra::Flags as u8 {
-        extra = told;
+        found.keep::<EXTRA>(told);
         // The runtime may ask the driver for more than it was asked for itself; the driver's size is what the memory
         // has.
-        size = inner;
+        found.keep::<SIZE>(inner);
         CALL_HAL
     } else {
         0
     };
+    found.keep::<WHERE>((by_hal as u64) << 32);
+    let cookie = found.cookie();
     let by_argument = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT;
     let lies = ordered(process, cookie, call);
     let is_created = cookie.op() == Op::Create as u16
@@ -411,12 +441,8 @@ fn send(
     } else {
         of_thread(process, thread)
     };
-    let found = (device as u32 as u64) | ((flags | by_hal) as u64) << 32;
-    let told = [found, ptr, size, handle, stream, extra];
-    let Some(told) = inflight::keep(thread, &told) else {
-        count_drop(DropReason::ReturnWithoutEntry);
-        return;
-    };
+    found.keep::<WHERE>(found.kept::<WHERE>() | device as u32 as u64 | (flags as u64) << 32);
+    let cookie = found.cookie();
     let time_ns = call.time_ns;
     // The stack at the return equals the stack at the entry without the function itself.
     let op = cookie.op();
@@ -426,28 +452,26 @@ fn send(
         || op == Op::HostAlloc as u16
         || op == Op::Create as u16;
     let stack = if comes {
-        // SAFETY: this points into a map value, which stays valid while the program runs.
-        let size = unsafe { read_volatile(&raw const (*told)[2]) };
-        stack::stack(process, tid, place, size)
+        stack::stack(process, tid, place, found.kept::<SIZE>())
     } else {
         STACK_NONE
     };
-    // SAFETY: the same; only this thread writes there, and it is in this probe.
-    let [found, ptr, size, handle, stream, extra] = unsafe { read_volatile(told) };
-    let flags = (found >> 32) as u8;
+    let cookie = found.cookie();
+    let decided = found.kept::<WHERE>();
+    let flags = (decided >> 32) as u8;
     emit::<CallRecord>(process, tid, KIND_CALL, flags, stack, |record| {
         // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.
         unsafe {
             (*record).site = cookie.site();
             (*record).status = status;
-            (*record).device = found as u32 as i32;
+            (*record).device = decided as u32 as i32;
             (*record).op = cookie.op();
             (*record).nested = nested as u16;
-            (*record).ptr = ptr;
-            (*record).size = size;
-            (*record).stream = stream;
-            (*record).handle = handle;
-            (*record).extra = extra;
+            (*record).ptr = found.kept::<PTR>();
+            (*record).size = found.kept::<SIZE>();
+            (*record).stream = found.kept::<STREAM>();
+            (*record).handle = found.kept::<HANDLE>();
+            (*record).extra = found.kept::<EXTRA>();
             (*record).duration_ns = (*record).header.time_ns.wrapping_sub(time_ns);
         }
     });

@@ -13,6 +13,9 @@ use crate::process;
 
 /// Number of processes that are attached to at once, and that rest.
 const MANY: usize = 64;
+/// For how long nothing is asked before rest is looked at: what is left to do after the last answer is no rest, nor is memory that is given
+/// back when nothing was to be done for ten seconds.
+const SETTLING: Duration = Duration::from_secs(15);
 /// For how long rest is looked at.
 const REST: Duration = Duration::from_secs(20);
 /// How often so many allocations are traced before the daemon's memory is looked at again.
@@ -55,7 +58,7 @@ pub fn measure(ground: &Ground<'_>) -> Result<Section> {
         name: "life".to_owned(),
         title: "Start, attach, rest, growth".to_owned(),
         run: None,
-        about: "A new daemon in each round; the client's own start is in each time. The 64 are attached to by a client each, at the same time. They are Pythons that have CUDA's runtime loaded and do nothing."
+        about: "A new daemon in each round; the client's own start is in each time. The 64 are attached to by a client each, at the same time. They are Pythons that have CUDA's runtime loaded and do nothing. Rest is 20 s, which begin 15 s after the last answer."
             .to_owned(),
         columns: vec!["value".to_owned()],
         has_reference: false,
@@ -128,6 +131,7 @@ fn ms(started: Instant) -> f64 {
 
 /// A daemon's memory in MiB, and what it uses of a core in per cent, while nothing happens.
 fn at_rest(daemon: &Daemon) -> Result<(f64, f64)> {
+    std::thread::sleep(SETTLING);
     let (before, started) = (processor_s(daemon.pid())?, Instant::now());
     std::thread::sleep(REST);
     let used = processor_s(daemon.pid())? - before;

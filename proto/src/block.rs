@@ -132,6 +132,7 @@ impl Message for Block {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::FILE_DESCRIPTOR_SET;

@@ -8,8 +8,8 @@ use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, int32, skip_field, uint32, uint64};
 use prost::{DecodeError, Message};
 
-/// The most bytes of a block: six fields, each a byte of its number and up to ten of its value.
-const MOST: usize = 6 * 11;
+/// Room for all bytes of a block: six fields, each a byte of its number and up to ten of its value.
+const ROOM: usize = 6 * 11;
 
 /// One block of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
@@ -65,7 +65,7 @@ impl Block {
 
 impl Message for Block {
     fn encode_raw(&self, buf: &mut impl BufMut) {
-        let mut room = [0; MOST];
+        let mut room = [0; ROOM];
         let bytes = self.write(&mut room);
         buf.put_slice(room.get(..bytes).unwrap_or_default());
     }

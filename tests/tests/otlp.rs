@@ -417,8 +417,9 @@ fn findings(receiver: &Receiver, daemon: &Daemon, torch: &mut Torch) {
         "{said}"
     );
 
-    // At that rate, what is free of the 16 GiB lasts for some minutes.
-    let filling = until(SHORT, "the record about the device", || {
+    // At that rate, what is free of the 16 GiB lasts for some minutes. How long is known as long as it goes on.
+    let filling = until(LONG, "the record about the device", || {
+        torch.ask("leak 20 1500000 5");
         receiver.record("memscope.finding.filling", pid)
     });
     assert_eq!(filling.0["severity_number"], "SEVERITY_NUMBER_ERROR");

@@ -17,6 +17,12 @@ export function totalsOf(device: DeviceStats, notes: Maybe<Note[]>): Exactness {
   return device.source === "driver" ? knownOf(notes, "totals", "driver") : knownOf(notes, "totals");
 }
 
+/** The same of the peaks of a device: no better than its totals, of which they are the largest, and than what happened. */
+export function peaksOf(device: DeviceStats, notes: Maybe<Note[]>): Exactness {
+  const both = [totalsOf(device, notes), knownOf(notes, "history")];
+  return both.includes("not") ? "not" : both.includes("at_least") ? "at_least" : "exactly";
+}
+
 /** What means something only if all of it is known: a share, a piece that is the largest, what is free. */
 export function onlyIf(known: Exactness): Exactness {
   return known === "exactly" ? "exactly" : "not";

@@ -7,7 +7,7 @@ use crate::fleet::{self, Fleet, Told, of_processes};
 use crate::process::Processes;
 use crate::render::table::{Column, pairs, table};
 use crate::render::{
-    Known, OF_NODE, coverage, device_of_kind, hardware, heading, list, of_node, totals_of,
+    Known, OF_NODE, coverage, device_of_kind, hardware, heading, list, of_node, peaks_of, totals_of,
 };
 use crate::session::Session;
 use crate::units::{self, exact_bytes, grouped, nanoseconds, plain};
@@ -184,6 +184,7 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
     let failures = Known::of(notes, &["history", "failures"]);
     let driver = Known::of(notes, &["driver"]);
     let totals = |device: &v1::DeviceStats| totals_of(device, notes);
+    let peaks = |device: &v1::DeviceStats| peaks_of(device, notes);
     let of = |bytes: &Option<v1::DriverBytes>| match bytes {
         Some(bytes) => format!("{} in {}", units::bytes(bytes.bytes), grouped(bytes.count)),
         None => units::unknown(),
@@ -214,14 +215,14 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
             totals(d).say(exact_bytes(d.reserved_bytes))
         }),
         ("peak allocated", &|d| {
-            history.say(exact_bytes(d.peak_allocated_bytes))
+            peaks(d).say(exact_bytes(d.peak_allocated_bytes))
         }),
         ("  last reached", &|d| {
             let none = || "none seen".to_owned();
             d.peak_unix_ns.map_or_else(none, units::moment)
         }),
         ("peak reserved", &|d| {
-            history.say(exact_bytes(d.peak_reserved_bytes))
+            peaks(d).say(exact_bytes(d.peak_reserved_bytes))
         }),
         ("requested", &|d| blocks.say(exact_bytes(d.requested_bytes))),
         ("pending free", &|d| exact_bytes(d.pending_free_bytes)),

@@ -11,7 +11,7 @@ use crate::units::{self, plain, rate, signed_bytes};
 use memscope_proto::v1;
 
 /// How exactly the numbers of one kind are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Known {
     /// The numbers are exact.
     Exactly,
@@ -208,7 +208,12 @@ pub(crate) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) ->
     totals_from(device.source(), notes)
 }
 
-/// The same of totals from this source.
+/// How exactly the peaks of a device are known: no better than its totals, of which they are the largest, and than what happened.
+pub(crate) fn peaks_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
+    totals_of(device, notes).max(Known::of(notes, &["history"]))
+}
+
+/// The same as [`totals_of`], of totals from this source.
 pub(crate) fn totals_from(source: v1::Source, notes: &[v1::CoverageNote]) -> Known {
     match source {
         v1::Source::Driver => Known::of(notes, &["totals", "driver"]),

@@ -22,7 +22,7 @@ import {
   node as nodeOf,
 } from "../state.ts";
 import { asMoment } from "../hash.ts";
-import { NEVER_READ, knownOf, neverRead, say, totalsOf } from "../known.ts";
+import { NEVER_READ, knownOf, neverRead, peaksOf, say, totalsOf } from "../known.ts";
 import type { LeaksAnswer, MachineDevice, NodeReply, OwnersAnswer, Process, StatsAnswer } from "../types.ts";
 import { bytes, grouped, nanoseconds, signedBytes, sure } from "../units.ts";
 
@@ -531,7 +531,6 @@ function Owned({ answer, device }: { answer: OwnersAnswer; device: OwnersAnswer[
 function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
   if (!stats) return null;
   const blocks = knownOf(stats.coverage, "blocks");
-  const history = knownOf(stats.coverage, "history");
   const failures = knownOf(stats.coverage, "history", "failures");
   if (stats.devices.length === 0)
     return (
@@ -559,7 +558,7 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
               name="peak allocated"
               value={
                 <>
-                  {<Bytes of={device.peak_allocated_bytes} known={history} />}{" "}
+                  {<Bytes of={device.peak_allocated_bytes} known={peaksOf(device, stats.coverage)} />}{" "}
                   {device.peak_unix_ns != null && (
                     <button
                       type="button"
@@ -572,7 +571,7 @@ function Numbers({ stats }: { stats: StatsAnswer | null }): JSX.Element | null {
                 </>
               }
             />
-            <Fact name="peak reserved" value={<Bytes of={device.peak_reserved_bytes} known={history} />} />
+            <Fact name="peak reserved" value={<Bytes of={device.peak_reserved_bytes} known={peaksOf(device, stats.coverage)} />} />
             <Fact name="asked for" value={<Bytes of={device.requested_bytes} known={blocks} />} />
             <Fact name="live blocks" value={<Count of={device.live_blocks} known={blocks} />} />
             <Fact

@@ -3,7 +3,9 @@
 use super::{limits, size, size_known};
 use crate::commands::leaks::table::never_read;
 use crate::commands::top::page::{Cell, Chart, Opens, Page, Row, Tone, course, number, text};
-use crate::render::{command_line, device_of_kind, growth, rank, totals_from, totals_of, whose};
+use crate::render::{
+    command_line, device_of_kind, growth, peaks_of, rank, totals_from, totals_of, whose,
+};
 use crate::units::{self, bytes, maybe_bytes, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -97,6 +99,14 @@ fn row(one: &Known<'_>, device: Option<&v1::DeviceStats>, place: usize) -> Row {
         }
         _ => size(process.reserved_bytes),
     };
+    let peak = match (device, one.stats) {
+        (Some(device), Some(stats)) => {
+            let words = peaks_of(device, &stats.coverage);
+            let words = words.say(maybe_bytes(device.peak_allocated_bytes));
+            size_known(words, device.peak_allocated_bytes)
+        }
+        _ => Cell::default(),
+    };
     let full = one.verdict.and_then(|verdict| verdict.seconds_to_full);
     let left = full.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let step = one.verdict.and_then(|verdict| verdict.steps.as_ref());
@@ -123,7 +133,7 @@ fn row(one: &Known<'_>, device: Option<&v1::DeviceStats>, place: usize) -> Row {
             )),
             of_process(verdict(one)),
             Cell::course(levels(one.course, device.and_then(|device| device.device))),
-            device.map_or_else(Cell::default, |device| size(device.peak_allocated_bytes)),
+            peak,
             device.map_or_else(Cell::default, |device| size(device.free_bytes)),
             of_process(Cell::number(
                 step_ns.map(nanoseconds).unwrap_or_default(),

@@ -214,16 +214,10 @@ fn after_a_late_attach_the_driver_says_which_device() {
     let said = daemon.ctl(&["stats", "--pid", &pid.to_string()]);
     let text = said.text();
     assert!(text.contains("ASCEND_RT_VISIBLE_DEVICES=1,2,3"), "{text}");
-    // A sum that lacks what was there before has a peak that lacks it as well, and what nothing marks as a bound is left out.
+    // A sum that lacks what was there before has a peak that lacks it as well.
     for peak in ["peak allocated", "peak reserved"] {
         let line = text.lines().find(|line| line.contains(peak)).unwrap();
         assert_eq!(line.matches("at least").count(), 3, "{text}");
-    }
-    let devices = daemon.json(&["devices"]);
-    for one in devices["devices"].as_array().unwrap() {
-        let holder = &one["holders"][0];
-        assert!(holder["allocated_bytes"].is_null(), "{devices:#}");
-        assert_eq!(holder["at_least"], true, "{devices:#}");
     }
     // A free of what was there before frees nothing that is known.
     call(&mut program, "aclrtFree before");

@@ -199,11 +199,10 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
         limits.any(|note| spoils(note, kinds) == Some(false))
     };
     let exact = |bytes: Option<u64>| bytes.filter(|_| !doubtful(HELD));
-    let is_exact = |kinds| limits.iter().all(|note| spoils(note, kinds).is_none());
     let held = process.held_bytes(row);
     // Where that is not known, it is at least what was seen to come from the driver.
     let seen = Some(row.driver.held().bytes).filter(|bytes| *bytes > 0);
-    // What a pool has handed out is its own total, whatever is known of the driver's calls. Nothing says of this number that it is a bound.
+    // What a pool has handed out is its own total, whatever is known of the driver's calls.
     let handed_out = match process.source_of(row) {
         Source::Pool => &[Affects::Totals],
         Source::Driver => HELD,
@@ -217,7 +216,7 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
         ordinal: row.ordinal,
         allocated_bytes: process
             .allocated_bytes(row)
-            .filter(|_| is_exact(handed_out)),
+            .filter(|_| !doubtful(handed_out)),
         held_bytes: exact(held.or(seen)),
         context_bytes: exact(row.context_bytes),
         at_least: elsewhere || held.is_none() || !limits.is_empty(),

@@ -51,7 +51,7 @@ class DeviceHolder(_message.Message):
     ordinal: _builtins.int
     """Ordinal of the device within it; unknown for allocations whose device is not known."""
     allocated_bytes: _builtins.int
-    """Bytes handed out, what was there before the attach included. Unknown where that may be too few."""
+    """Bytes handed out, what was there before the attach included."""
     held_bytes: _builtins.int
     """Bytes that it has from the driver: its framework's pool, and what was taken outside it."""
     at_least: _builtins.bool

@@ -260,9 +260,10 @@ fn is_below(name: &str, above: &str) -> bool {
 /// The sums of each device.
 fn devices(picture: &Picture<'_>, rows: &HashMap<Key, Sum>) -> Vec<v1::OwnedDevice> {
     let mut all: BTreeMap<Option<i32>, BTreeMap<&str, (v1::Amount, v1::Amount)>> = BTreeMap::new();
-    // Where the device is not known there may be nothing but counts, such as of frees of what was never seen. What is there has rows.
-    let known = picture.devices.iter().filter(|one| one.device.is_some());
-    for device in known {
+    // Where the device is not known there may be nothing but counts, such as of frees of what was never seen.
+    let holds = |one: &&v1::DeviceStats| one.driver.is_some_and(|driver| driver.bytes > 0);
+    let shown = |one: &&v1::DeviceStats| one.device.is_some() || holds(one);
+    for device in picture.devices.iter().filter(shown) {
         all.entry(device.device).or_default();
     }
     for (key, sum) in rows {

@@ -128,8 +128,17 @@ impl Serving {
         Ok(self.replay.as_ref().map_or(now, |(_, end)| *end))
     }
 
-    /// Path of the journal or the recording, and where it has stopped, if it has. When this returns, everything that came before the
-    /// question, or before that, is in it.
+    /// Path of the journal or the recording, if this moment is in it.
+    async fn past_with(&self, until: Until) -> Result<std::path::PathBuf, Refusal> {
+        let (path, stopped) = self.past().await?;
+        match stopped.filter(|stopped| !stopped.has(until)) {
+            Some(stopped) => Err(stopped.refused()),
+            None => Ok(path),
+        }
+    }
+
+    /// Path of the journal or the recording. When this returns, everything that came before the question is in it, or as much as was
+    /// written before the journal stopped there.
     async fn past(&self) -> Result<(std::path::PathBuf, Option<Stopped>), Refusal> {
         if let Some((path, _)) = &self.replay {
             return Ok((path.clone(), None));
@@ -877,10 +886,7 @@ impl Serving {
             Moment::Event(number) => Until::Event(number),
             Moment::Step(number) => Until::Boot(self.end_of_step(pid, number).await?),
         };
-        let (path, stopped) = self.past().await?;
-        if let Some(stopped) = stopped.filter(|stopped| !stopped.has(until)) {
-            return Err(stopped.refused());
-        }
+        let path = self.past_with(until).await?;
         let config = self.ledger.clone();
         let wanted = wanted.clone();
         let room = self.room_for(pid).await?;
@@ -940,17 +946,14 @@ impl Serving {
         }
     }
 
-    /// What the journal has of a window; `None` if it has nothing of the process, if it has stopped before the window ends, or if none is
-    /// written.
+    /// What the journal has of a window; `None` if none is written, or it stopped before the window ends, or has nothing of the process.
     async fn course_in_the_journal(
         &self,
         asked: &courses::Asked,
         wanted: &Wanted,
     ) -> Result<Option<courses::Found>, Refusal> {
-        let end = Until::Boot(asked.window.1);
-        let path = match self.past().await {
-            Ok((_, Some(stopped))) if !stopped.has(end) => return Ok(None),
-            Ok((path, _)) => path,
+        let path = match self.past_with(Until::Boot(asked.window.1)).await {
+            Ok(path) => path,
             Err(Refusal::Invalid { .. }) => return Ok(None),
             Err(other) => return Err(other),
         };
@@ -988,11 +991,7 @@ impl Serving {
                 })
             }
             Moment::Event(number) => {
-                let (path, stopped) = self.past().await?;
-                let is_in = |stopped: &Stopped| stopped.has(Until::Event(number));
-                if let Some(stopped) = stopped.filter(|stopped| !is_in(stopped)) {
-                    return Err(stopped.refused());
-                }
+                let path = self.past_with(Until::Event(number)).await?;
                 let find = move || time_of(&Recording::open(&path)?, number);
                 let found = tokio::task::spawn_blocking(find).await;
                 let found = found.map_err(|source| unreadable(Box::new(source)))?;

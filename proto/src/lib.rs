@@ -1,8 +1,8 @@
 //! memscope's wire: the protobuf package `memscope.v1` as Rust types.
 //!
-//! Owns: the `.proto` files, the generated code, its JSON form, the list of file formats, and the few words that server
-//! and client must agree on. Refuses: what the words mean to the ledger (`memscope-rpc`) and how they
-//! look to people (`memscope-ctl`).
+//! Owns: the `.proto` files, the generated code, the one message that is not generated (`block`), its JSON form, the list of
+//! file formats, and the few words that server and client must agree on. Refuses: what the words mean to the ledger
+//! (`memscope-rpc`) and how they look to people (`memscope-ctl`).
 
 mod answer;
 mod block;

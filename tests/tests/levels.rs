@@ -372,6 +372,7 @@ fn a_device_that_was_not_seen_is_not_guessed() {
     calls.call("cuCtxCreate early 1");
     calls.call("cuCtxPopCurrent");
     daemon.attach(pid, "segments");
+    let calls_pid = calls.pid_text();
     calls.call("cudaSetDevice 0");
     calls.call("cuMemAlloc a 100");
     calls.call("cuCtxPushCurrent early");
@@ -380,6 +381,11 @@ fn a_device_that_was_not_seen_is_not_guessed() {
     assert_eq!((on(&stats, 0), on(&stats, 1)), (100, 0), "{stats:#}");
     assert_eq!(on(&stats, Value::Null), 2000, "{stats:#}");
     assert!(coverage(&stats).contains(&"device_unknown"), "{stats:#}");
+    let of_unknown_device = || {
+        let owners = daemon.json(&["owners", "--pid", &calls_pid]);
+        find(&owners["devices"], "device", Value::Null).is_some()
+    };
+    assert!(of_unknown_device());
     calls.call("cuCtxPopCurrent");
     calls.call("cuMemAlloc c 30000");
     // It is destroyed while it is not current, and takes its memory with it all the same.
@@ -387,6 +393,8 @@ fn a_device_that_was_not_seen_is_not_guessed() {
     let stats = daemon.stats(pid);
     assert_eq!(held(&stats), log.held(pid), "{stats:#}");
     assert_eq!((on(&stats, 0), on(&stats, 1)), (30100, 0), "{stats:#}");
+    // Nothing but counts is left there.
+    assert!(!of_unknown_device());
     // Each context on top of the other; the fifth lies too deep.
     for (name, device) in [("one", 1), ("two", 0), ("three", 1), ("four", 1)] {
         calls.call(&format!("cuCtxCreate {name} {device}"));

@@ -9,7 +9,7 @@ import { ask, useAnswer } from "../src/ask.ts";
 import { FIRST, read } from "../src/hash.ts";
 import * as state from "../src/state.ts";
 import { Known, seen } from "../src/course.ts";
-import { knownOf, totalsOf } from "../src/known.ts";
+import { knownOf, peaksOf, totalsOf } from "../src/known.ts";
 import { Leaks } from "../src/views/leaks.tsx";
 import { Memory } from "../src/views/memory.tsx";
 import { Now, slow } from "../src/views/now.tsx";
@@ -221,6 +221,10 @@ test("numbers are as exact as memscope-ctl says that they are", () => {
   assert.equal(knownOf([lower, wrong], "totals", "blocks"), "not");
   assert.equal(totalsOf({ source: "driver" } as any, [note(["driver"], true)]), "at_least");
   assert.equal(totalsOf({ source: "pool" } as any, [note(["driver"], true)]), "exactly");
+  assert.equal(peaksOf({ source: "driver" } as any, [note(["driver"], true)]), "at_least");
+  assert.equal(peaksOf({ source: "pool" } as any, [note(["driver"], true)]), "exactly");
+  assert.equal(peaksOf({ source: "pool" } as any, [note(["history"], true)]), "at_least");
+  assert.equal(peaksOf({ source: "pool" } as any, [note(["totals"], true), note(["history"], false)]), "not");
 });
 
 const stat = {

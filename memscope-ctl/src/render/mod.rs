@@ -10,7 +10,7 @@ pub(crate) mod window;
 use crate::units::{self, plain, rate, signed_bytes};
 use memscope_proto::v1;
 
-/// How exactly the numbers of one kind are known.
+/// How exactly the numbers of one kind are known, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Known {
     /// The numbers are exact.
@@ -242,8 +242,29 @@ pub(crate) fn whose(process: &v1::Process) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{command_line, growth};
+    use super::{Known, command_line, growth, peaks_of};
     use memscope_proto::v1;
+
+    #[test]
+    fn a_peak_is_known_no_better_than_totals_and_what_happened() {
+        let of = |source: v1::Source, notes: &[(&str, bool)]| {
+            let note = |(kind, lower_bound): &(&str, bool)| v1::CoverageNote {
+                affects: vec![(*kind).to_owned()],
+                lower_bound: *lower_bound,
+                ..v1::CoverageNote::default()
+            };
+            let device = v1::DeviceStats {
+                source: source.into(),
+                ..v1::DeviceStats::default()
+            };
+            peaks_of(&device, &notes.iter().map(note).collect::<Vec<_>>())
+        };
+        assert_eq!(of(v1::Source::Pool, &[("driver", true)]), Known::Exactly);
+        assert_eq!(of(v1::Source::Driver, &[("driver", true)]), Known::AtLeast);
+        assert_eq!(of(v1::Source::Pool, &[("history", true)]), Known::AtLeast);
+        let both = [("totals", true), ("history", false)];
+        assert_eq!(of(v1::Source::Pool, &both), Known::Not);
+    }
 
     #[test]
     fn growth_beside_a_device_is_that_of_devices() {

@@ -24,7 +24,7 @@ const CREATED_OF_HOST: u64 = u64::MAX;
 
 /// Where each thing that is found out about a call is kept: its device with what is known of that above it, pointer, size, handle, stream,
 /// and what its kind has besides.
-const WHERE: usize = 0;
+const DEVICE: usize = 0;
 const PTR: usize = 1;
 const SIZE: usize = 2;
 const HANDLE: usize = 3;
@@ -346,6 +346,7 @@ fn send(
         0
     };
     found.keep::<PTR>(ptr);
+    // The cookie is read anew for each value, so that what was decided by it before is nothing that the verifier knows.
     let cookie = found.cookie();
     let handle = if cookie.handle() == NO_ARG {
         0
@@ -422,7 +423,7 @@ fn send(
     } else {
         0
     };
-    found.keep::<WHERE>((by_hal as u64) << 32);
+    found.keep::<DEVICE>((by_hal as u64) << 32);
     let cookie = found.cookie();
     let by_argument = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT;
     let lies = ordered(process, cookie, call);
@@ -441,7 +442,7 @@ fn send(
     } else {
         of_thread(process, thread)
     };
-    found.keep::<WHERE>(found.kept::<WHERE>() | device as u32 as u64 | (flags as u64) << 32);
+    found.keep::<DEVICE>(found.kept::<DEVICE>() | device as u32 as u64 | (flags as u64) << 32);
     let cookie = found.cookie();
     let time_ns = call.time_ns;
     // The stack at the return equals the stack at the entry without the function itself.
@@ -457,7 +458,7 @@ fn send(
         STACK_NONE
     };
     let cookie = found.cookie();
-    let decided = found.kept::<WHERE>();
+    let decided = found.kept::<DEVICE>();
     let flags = (decided >> 32) as u8;
     emit::<CallRecord>(process, tid, KIND_CALL, flags, stack, |record| {
         // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.

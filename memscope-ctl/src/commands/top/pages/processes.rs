@@ -83,30 +83,17 @@ fn row(one: &Known<'_>, device: Option<&v1::DeviceStats>, place: usize) -> Row {
     let is_first = place == 0;
     // What is true of the whole process stands in the row of its first device only.
     let of_process = |cell: Cell| if is_first { cell } else { Cell::default() };
-    let allocated = match (device, one.stats) {
-        (Some(device), Some(stats)) => {
-            let words = totals_of(device, &stats.coverage);
-            let words = words.say(maybe_bytes(device.allocated_bytes));
-            size_known(words, device.allocated_bytes)
-        }
-        _ => size(process.allocated_bytes),
+    type Exactness = fn(&v1::DeviceStats, &[v1::CoverageNote]) -> crate::render::Known;
+    let of_device = |exactness: Exactness, bytes: fn(&v1::DeviceStats) -> Option<u64>| {
+        let (device, stats) = device.zip(one.stats)?;
+        let words = exactness(device, &stats.coverage).say(maybe_bytes(bytes(device)));
+        Some(size_known(words, bytes(device)))
     };
-    let reserved = match (device, one.stats) {
-        (Some(device), Some(stats)) => {
-            let words = totals_of(device, &stats.coverage);
-            let words = words.say(maybe_bytes(device.reserved_bytes));
-            size_known(words, device.reserved_bytes)
-        }
-        _ => size(process.reserved_bytes),
-    };
-    let peak = match (device, one.stats) {
-        (Some(device), Some(stats)) => {
-            let words = peaks_of(device, &stats.coverage);
-            let words = words.say(maybe_bytes(device.peak_allocated_bytes));
-            size_known(words, device.peak_allocated_bytes)
-        }
-        _ => Cell::default(),
-    };
+    let allocated = of_device(totals_of, |device| device.allocated_bytes)
+        .unwrap_or_else(|| size(process.allocated_bytes));
+    let reserved = of_device(totals_of, |device| device.reserved_bytes)
+        .unwrap_or_else(|| size(process.reserved_bytes));
+    let peak = of_device(peaks_of, |device| device.peak_allocated_bytes).unwrap_or_default();
     let full = one.verdict.and_then(|verdict| verdict.seconds_to_full);
     let left = full.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let step = one.verdict.and_then(|verdict| verdict.steps.as_ref());

@@ -84,6 +84,11 @@ pub const fn rule_key(handle: u32, address: u64) -> u64 {
     (handle as u64) << RULE_ADDRESS_BITS | (address & ((1 << RULE_ADDRESS_BITS) - 1))
 }
 
+/// Whether the rules of two processes would be taken for each other's: a key has room for only a part of the handle.
+pub const fn share_rules(one: u32, other: u32) -> bool {
+    rule_key(one, 0) == rule_key(other, 0)
+}
+
 /// Number of a [`StackCopyRecord`]: a copied piece of a stack, beginning at the first frame whose rule is not known.
 pub const KIND_STACK_COPY: u16 = 10;
 /// Size of a page in bytes, as the copies count pages.

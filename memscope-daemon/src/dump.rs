@@ -24,7 +24,7 @@ pub struct Made {
     pub rows: u64,
     /// Number of events for which msMemScope's files have no row.
     pub events_left_out: u64,
-    /// Number of records of these processes that were lost: of what they told there is no row.
+    /// Number of records of these processes that were lost, and of uses by operators that could not be told: of these there is no row.
     pub lost_records: u64,
     /// If the older part of the recording is missing: the moment from which on the rows of all processes are
     /// complete, in nanoseconds since 1970. A block that was allocated before that moment may have no row for its
@@ -136,8 +136,9 @@ pub fn dump(
         }
     };
     let mut rows = Rows::new();
-    // Of each process, records that were lost, and events that have no row.
+    // Of each process, records that were lost, uses that could not be told, and events that have no row.
     let mut lost: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
+    let mut untold: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
     let mut left_out: BTreeMap<ProcessHandle, u64> = BTreeMap::new();
     let mut known: BTreeSet<ProcessHandle> = BTreeSet::new();
     each(recording, |heard| match heard {
@@ -156,6 +157,9 @@ pub fn dump(
             }
             let before = lost.entry(event.process).or_default();
             *before = event.lost_before.max(*before);
+            if let Body::Operator(operator) = &event.body {
+                *untold.entry(event.process).or_default() += u64::from(operator.unknown);
+            }
             let before = rows.left_out();
             rows.apply(event, &text, &mut write);
             *left_out.entry(event.process).or_default() += rows.left_out() - before;
@@ -169,7 +173,7 @@ pub fn dump(
             .filter_map(|process| of.get(&process.handle))
             .sum()
     };
-    made.lost_records = sum(&lost);
+    made.lost_records = sum(&lost) + sum(&untold);
     made.events_left_out = match pid {
         None => rows.left_out(),
         Some(_) => sum(&left_out),

@@ -297,8 +297,8 @@ pub unsafe fn send_copy(process: *mut ProcessEntry, record: *mut c_void, len: u6
     sent
 }
 
-/// Sends how many kernels were launched on devices, if that number has changed. If two threads do this at once, both
-/// send the same number, which does no harm.
+/// Sends how many kernels were launched on devices, if that number has changed. If two threads do this at once, the smaller number may
+/// come last: whoever reads the records keeps the largest.
 #[inline(always)]
 pub fn tell_launches(process: *mut ProcessEntry, tid: u32) {
     // SAFETY: this points into a map value, which stays valid while the program runs.

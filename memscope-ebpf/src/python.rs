@@ -41,6 +41,11 @@ static PYTHON: Array<PythonEntry> = Array::with_max_entries(PYTHONS, 0);
 #[map]
 static CODES: HashMap<[u64; 2], u64> = HashMap::with_max_entries(CODES_MOST, 0);
 
+/// In [`CODES`]: the code object was in a stack.
+const CODE_SEEN: u64 = 1;
+/// In [`CODES`]: a code object that was at this address has died, and that could not be sent.
+const CODE_END_UNTOLD: u64 = 2;
+
 /// Copies user memory; false if that fails.
 #[inline(always)]
 fn copy(to: *mut u8, len: u32, from: u64) -> bool {
@@ -219,16 +224,21 @@ fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
     unsafe {
         let codes = &raw const CODES as *mut c_void;
         let key = &raw const key as *const c_void;
-        if bpf_map_lookup_elem(codes, key).is_null() {
-            let one = 1u64;
-            if bpf_map_update_elem(codes, key, &raw const one as *const c_void, 0) != 0 {
-                count_drop(DropReason::CodeTableFull);
-                // The end of this code object would not be reported, so a later object at its address would get its
-                // name. Therefore it gets no name.
-                let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
-                write_volatile(&raw mut (*frame).code, if entry { FRAME_ENTRY } else { 0 });
-                walk.full = 1;
+        let known = bpf_map_lookup_elem(codes, key).cast::<u64>();
+        let nameless = match known.is_null() {
+            true => {
+                let seen = CODE_SEEN;
+                bpf_map_update_elem(codes, key, &raw const seen as *const c_void, 0) != 0
             }
+            false => *known == CODE_END_UNTOLD,
+        };
+        if nameless {
+            count_drop(DropReason::CodeTableFull);
+            // The end of this code object would not be reported, so a later object at its address would get its name. Or the end of
+            // an earlier one at its address was not, and this one would get that one's. Therefore it gets no name.
+            let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
+            write_volatile(&raw mut (*frame).code, if entry { FRAME_ENTRY } else { 0 });
+            walk.full = 1;
         }
     }
 }
@@ -405,13 +415,19 @@ pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     let (handle, python) = unsafe { ((*process).handle, (*process).python) };
     let key = [handle as u64, code];
-    // SAFETY: the key lies on the program's stack; the map is this program's own.
-    let known = unsafe {
+    // SAFETY: the key lies on the program's stack; the map is this program's own, and its values are one word.
+    let was_untold = unsafe {
         let codes = &raw const CODES as *mut c_void;
         let key = &raw const key as *const c_void;
-        bpf_map_delete_elem(codes, key) == 0
+        let known = bpf_map_lookup_elem(codes, key).cast::<u64>();
+        if known.is_null() {
+            return 0;
+        }
+        let was_untold = *known == CODE_END_UNTOLD;
+        bpf_map_delete_elem(codes, key);
+        was_untold
     };
-    if !known || python == 0 {
+    if python == 0 {
         return 0;
     }
     crate::emit::add(
@@ -422,23 +438,35 @@ pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
     let Some(layout) = PYTHON.get(python - 1) else {
         return 0;
     };
-    let Some((_, scratch)) = claim() else {
+    let mut sent = false;
+    if let Some((_, scratch)) = claim() {
+        sent = send_code(process, tid, layout, code, was_untold, scratch);
+        release(scratch);
+    }
+    if !sent {
         count_drop(DropReason::StackUnsent);
-        return 0;
-    };
-    send_code(process, tid, layout, code, scratch);
-    release(scratch);
+        // SAFETY: as above.
+        unsafe {
+            let codes = &raw const CODES as *mut c_void;
+            let key = &raw const key as *const c_void;
+            let untold = CODE_END_UNTOLD;
+            bpf_map_update_elem(codes, key, &raw const untold as *const c_void, 0);
+        }
+    }
     0
 }
 
+/// Sends the names of a code object, or only that it dies if its address still stands for an earlier one, whose end was not told: then
+/// they would be taken for that one's. Returns whether the record is in the ring.
 #[inline(always)]
 fn send_code(
     process: *mut ProcessEntry,
     tid: u32,
     layout: &PythonEntry,
     code: u64,
+    only_end: bool,
     scratch: *mut Scratch,
-) {
+) -> bool {
     let word = |offset: u32| read::user::<u64>(code.wrapping_add(offset as u64)).unwrap_or(0);
     let mut readable = 0;
     // SAFETY: these point into map values, which stay valid while the program runs.
@@ -494,13 +522,11 @@ fn send_code(
             stack: STACK_NONE,
         };
         (*record).code = code;
-        (*record).readable = readable;
-        if !send_copy(
+        (*record).readable = if only_end { 0 } else { readable };
+        send_copy(
             process,
             record as *mut c_void,
             size_of::<CodeRecord>() as u64,
-        ) {
-            count_drop(DropReason::StackUnsent);
-        }
+        )
     }
 }

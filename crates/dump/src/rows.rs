@@ -396,6 +396,8 @@ impl Scene<'_> {
         let Some(before) = process.launches.replace(count) else {
             return;
         };
+        // Of two threads that told it at once, the one with the smaller number may come last.
+        process.launches = Some(before.max(count));
         let news = count.saturating_sub(before);
         self.rows.left_out += news.saturating_sub(MOST_LAUNCHES);
         for _ in 0..news.min(MOST_LAUNCHES) {

@@ -385,6 +385,18 @@ fn launches_before_the_recording_begins_are_no_rows() {
     assert_eq!(launches(false), (1002, 4_999_000));
 }
 
+/// Two threads may tell the count at once, and the smaller one comes last.
+#[test]
+fn a_count_of_launches_that_comes_late_takes_none_back() {
+    let counted = [9, 14, 10, 15].map(|count| (StackRef::NotTaken, Body::Launches { count }));
+    let (mut fold, mut told) = (Rows::new(), Vec::new());
+    for event in &events(counted.into()) {
+        fold.apply(event, &|_, _| None, &mut |row| told.push(row));
+    }
+    told.retain(|row| row.event == "KERNEL_LAUNCH");
+    assert_eq!(told.len(), 15);
+}
+
 /// One part of a reading of device 0: addresses and sizes of blocks.
 fn reading(at_ns: u64, (part, parts): (u32, u32), blocks: &[(u64, u64)]) -> Body {
     Body::Held(Box::new(HeldPart {

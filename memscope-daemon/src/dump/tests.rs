@@ -1,10 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::*;
+use memscope_common::{
+    KIND_OPERATOR, OPERATOR_GIVEN, OperatorRecord, RECORD_VERSION, RecordHeader,
+};
 use memscope_ledger::event::{Backend, Mark, MarkKind, MarkSource, ProcessFacts};
-use memscope_log::records::{DaemonRecord, Stamp};
+use memscope_log::records::{DaemonRecord, SiteDefined, Stamp};
 use memscope_log::{ClockPair, Config, Folded, Journal};
 use std::fs;
+use std::mem::offset_of;
 use tempfile::TempDir;
 
 /// A journal of small segments with the state of each, as a daemon writes it.
@@ -34,20 +38,26 @@ impl Written {
 
     /// Writes a record as a batch of its own.
     fn add(&mut self, process: u32, record: &DaemonRecord) {
-        let stamp = Stamp {
+        self.add_bytes(&record.encode(self.stamp(process)).unwrap());
+    }
+
+    fn stamp(&self, process: u32) -> Stamp {
+        Stamp {
             process: ProcessHandle(process),
             tid: 1,
             time_ns: self.next * 1000,
             lost_before: 0,
-        };
-        let bytes = record.encode(stamp).unwrap();
+        }
+    }
+
+    fn add_bytes(&mut self, bytes: &[u8]) {
         let state = Folded {
             decoder: &self.decoder,
             ledger: &self.ledger,
         };
-        self.journal.append(&bytes, 0, Some(state)).unwrap();
+        self.journal.append(bytes, 0, Some(state)).unwrap();
         self.journal.settle().unwrap();
-        if let Outcome::Decoded(event) = self.decoder.decode(&bytes) {
+        if let Outcome::Decoded(event) = self.decoder.decode(bytes) {
             self.ledger.apply(&event);
         }
         self.next += 1;
@@ -132,6 +142,46 @@ fn what_cannot_be_read_is_told_and_the_state_behind_it_counts() {
     // The process whose attach cannot be read is known by the next state. Its first mark is of nobody.
     assert_eq!((made.rows, made.folders.len()), (4, 2), "{made:?}");
     assert_eq!(made.known_from_unix_ns, None);
+}
+
+/// What an operator was given beyond what its records have room and time for is missing in the rows like what was lost.
+#[test]
+fn uses_that_are_not_told_count_as_lost() {
+    const SITE: u32 = 3;
+    let mut written = Written::begin();
+    written.attach(1);
+    let site = SiteDefined {
+        site: SITE,
+        function: "_foreach_add_".to_owned(),
+        layer: None,
+        vendor: None,
+        op: None,
+        library: "libtorch_cpu.so".to_owned(),
+        offset: 0x40,
+    };
+    written.add(1, &DaemonRecord::SiteDefined(site));
+    for untold in [0u32, 5, 7] {
+        let mut bytes = vec![0; size_of::<OperatorRecord>()];
+        let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        let stamp = written.stamp(1);
+        let len = size_of::<OperatorRecord>() as u16;
+        set(offset_of!(RecordHeader, len), &len.to_ne_bytes());
+        set(offset_of!(RecordHeader, kind), &KIND_OPERATOR.to_ne_bytes());
+        set(offset_of!(RecordHeader, version), &[RECORD_VERSION]);
+        set(offset_of!(RecordHeader, process), &1u32.to_ne_bytes());
+        set(
+            offset_of!(RecordHeader, time_ns),
+            &stamp.time_ns.to_ne_bytes(),
+        );
+        set(offset_of!(OperatorRecord, site), &SITE.to_ne_bytes());
+        set(
+            offset_of!(OperatorRecord, what),
+            &OPERATOR_GIVEN.to_ne_bytes(),
+        );
+        set(offset_of!(OperatorRecord, untold), &untold.to_ne_bytes());
+        written.add_bytes(&bytes);
+    }
+    assert_eq!(written.dump().unwrap().lost_records, 12);
 }
 
 #[test]

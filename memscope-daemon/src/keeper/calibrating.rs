@@ -27,13 +27,16 @@ impl Keeper {
         watched.slot.set_layout(known.as_ref());
         // Without access to the memory, a layout that is known already can still be proven.
         let memory = Hurried::open(watched.pid).ok();
-        let search = Calibrating {
+        let mut search = Calibrating {
             pid: watched.pid,
             search: Calibrator::new(known),
             memory,
             slot: watched.slot.clone(),
         };
         search.slot.want_registers(search.search.wants_registers());
+        // A layout that is known is on trial from here on. What was sent before has no reading of it, which says nothing against it.
+        search.search.trial_began(crate::clock::boot_ns());
+        self.frees.prove(process.0, false);
         self.calibrating.insert(process, search);
     }
 
@@ -114,13 +117,16 @@ impl Keeper {
                     one.slot.want_registers(false);
                     one.slot.set_on_trial(false);
                 }
+                if layout.frees_at_once {
+                    self.frees.prove(process.0, true);
+                }
                 self.tell(KeeperMessage::Proven { process, layout });
             }
             CalibrationStep::GiveUp(reason) => {
                 if let Some(one) = self.calibrating.remove(&process) {
+                    // What is read stays on trial: a program may have the refuted layout in hand at this moment.
                     one.slot.set_layout(None);
                     one.slot.want_registers(false);
-                    one.slot.set_on_trial(false);
                 }
                 self.tell(KeeperMessage::NotCalibrated { process, reason });
             }

@@ -2,7 +2,7 @@
 //! none where a record tells what was told already. What comes out is as if each event had a record of its own, so the
 //! journal and all that reads it know nothing of this.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 
 use memscope_common::{
@@ -14,24 +14,22 @@ const KIND: usize = offset_of!(RecordHeader, kind);
 const FLAGS: usize = offset_of!(RecordHeader, flags);
 const LEN: usize = offset_of!(RecordHeader, len);
 const TIME: usize = offset_of!(RecordHeader, time_ns);
-const TID: usize = offset_of!(RecordHeader, tid);
 const SEQUENCE: usize = offset_of!(RecordHeader, sequence);
+const ALLOCATOR: usize = offset_of!(TraceRecord, allocator);
 const ACTION: usize = offset_of!(TraceRecord, action);
 const ADDR: usize = offset_of!(TraceRecord, addr);
 const POOL: usize = offset_of!(TraceRecord, pool);
 /// Length of a trace record.
 const TRACE: usize = size_of::<TraceRecord>();
 
-const ALLOC: i32 = 0;
 const FREE_REQUESTED: i32 = 1;
 const FREE_COMPLETED: i32 = 2;
 /// Most frees that wait for streams whose pools are kept. Their completion is told in any case; of those beyond this number it is
 /// told without the pool.
 pub(super) const MOST_WAITING: usize = 1 << 16;
 
-/// Threads of a process of which it is kept what they did last. Hardly ever more than one frees at a time; what a thread did before so
-/// many others were told of will not be completed any more, because the record of that was lost.
-const KEPT: usize = 1 << 12;
+/// Allocators of a process of which it is kept what they told last. There is one for each device.
+const KEPT: usize = 1 << 10;
 
 /// What is known of the frees of all processes.
 #[derive(Default)]
@@ -46,88 +44,20 @@ pub(super) struct Frees {
 struct Known {
     /// Whether the probe on the call of `record_trace` in `free_block` was removed: what it still tells is told by others.
     settled: bool,
-    /// The block whose completion was told last for a thread.
-    told: Latest<u64>,
-    /// Before that: the requests that are the last record of a thread, if the free is expected to complete at once.
-    open: Open,
+    /// Whether it is proven that frees which should complete at once do so. As long as that is searched, nothing may be told that the
+    /// programs have not told: it would prove itself.
+    proven: bool,
+    /// By address of the allocator: what its last record left open. While a free completes at once, its thread holds the lock of the
+    /// allocator, so no record of the same allocator lies between that of the request and that of the completion.
+    last: BTreeMap<u64, Last>,
 }
 
-/// Something about each thread, but only of the [`KEPT`] threads that came last.
-struct Latest<V> {
-    /// By tid, each with its number in the order in which they came.
-    of: HashMap<u32, (u64, V)>,
-    /// The tids in this order.
-    order: BTreeMap<u64, u32>,
-    next: u64,
-}
-
-impl<V> Default for Latest<V> {
-    fn default() -> Latest<V> {
-        Latest {
-            of: HashMap::new(),
-            order: BTreeMap::new(),
-            next: 0,
-        }
-    }
-}
-
-impl<V> Latest<V> {
-    fn get(&self, tid: u32) -> Option<&V> {
-        self.of.get(&tid).map(|(_, value)| value)
-    }
-
-    fn remove(&mut self, tid: u32) -> Option<V> {
-        let (number, value) = self.of.remove(&tid)?;
-        self.order.remove(&number);
-        Some(value)
-    }
-
-    /// Returns what gives way: what was known of the same thread, or of the one that came first.
-    fn insert(&mut self, tid: u32, value: V) -> Option<(u32, V)> {
-        let mut gone = self.remove(tid).map(|value| (tid, value));
-        if self.of.len() >= KEPT
-            && let Some((_, first)) = self.order.pop_first()
-        {
-            gone = self.of.remove(&first).map(|(_, value)| (first, value));
-        }
-        self.of.insert(tid, (self.next, value));
-        self.order.insert(self.next, tid);
-        self.next += 1;
-        gone
-    }
-}
-
-/// Requests of frees whose completion is yet to be told, at most one of each thread.
-#[derive(Default)]
-struct Open {
-    requests: Latest<[u8; TRACE]>,
-    /// Their addresses, each with the thread.
-    addresses: BTreeSet<(u64, u32)>,
-}
-
-impl Open {
-    fn insert(&mut self, tid: u32, request: [u8; TRACE]) {
-        let here = (address(&request), tid);
-        if let Some((tid, gone)) = self.requests.insert(tid, request) {
-            self.addresses.remove(&(address(&gone), tid));
-        }
-        self.addresses.insert(here);
-    }
-
-    fn remove(&mut self, tid: u32) {
-        if let Some(gone) = self.requests.remove(tid) {
-            self.addresses.remove(&(address(&gone), tid));
-        }
-    }
-
-    /// Forgets the requests of frees of this address.
-    fn remove_address(&mut self, addr: u64) {
-        let here = (addr, 0)..=(addr, u32::MAX);
-        while let Some(&one) = self.addresses.range(here.clone()).next() {
-            self.addresses.remove(&one);
-            self.requests.remove(one.1);
-        }
-    }
+/// What the last record of an allocator left open.
+enum Last {
+    /// The free that this record requests completes at once, and its completion is yet to be told.
+    Open(Box<[u8; TRACE]>),
+    /// The completion of the free of this address was told, and may be told again.
+    Told(u64),
 }
 
 impl Frees {
@@ -137,14 +67,17 @@ impl Frees {
     pub fn settle(&mut self, process: u32, now_ns: u64, batch: &mut Vec<u8>) {
         let known = self.processes.entry(process).or_default();
         known.settled = true;
-        let open = std::mem::take(&mut known.open);
-        for (_, request) in open.requests.of.values() {
-            let first = batch.len();
-            append_completion(request, batch);
-            set(batch, first + TIME, now_ns.to_ne_bytes());
-            // It is not one of those that the programs have counted.
-            set(batch, first + SEQUENCE, [0; 8]);
+        known.proven = true;
+        for last in std::mem::take(&mut known.last).into_values() {
+            if let Last::Open(request) = last {
+                append_untold(&request[..], now_ns, batch);
+            }
         }
+    }
+
+    /// It is searched, or it was proven, that frees which should complete at once do so.
+    pub fn prove(&mut self, process: u32, proven: bool) {
+        self.processes.entry(process).or_default().proven = proven;
     }
 
     /// Another library has the allocator: the probe that tells of each completion is there again.
@@ -173,41 +106,60 @@ impl Frees {
             batch.extend_from_slice(record);
             return;
         };
-        match i32::from_ne_bytes(word(record, ACTION)) {
+        let action = i32::from_ne_bytes(word(record, ACTION));
+        if self.was_told(process, record, action, flags, batch) {
+            return;
+        }
+        match action {
             FREE_REQUESTED => self.requested(process, record, flags, batch),
             FREE_COMPLETED => self.completed(process, record, flags, batch),
-            ALLOC => {
-                self.allocated(process, record);
-                batch.extend_from_slice(record);
-            }
             _ => batch.extend_from_slice(record),
         }
     }
 
-    /// What is allocated again was freed completely before, whether or not the record of that was lost.
-    fn allocated(&mut self, process: u32, record: &[u8]) {
-        if let Some(known) = self.processes.get_mut(&process) {
-            known.open.remove_address(address(record));
+    /// Returns whether this record tells of a completion that was told already. If the free that the allocator's record before it
+    /// requested must be complete by now, and nobody told of that, it is told here: the probe was just removed, or the record was lost.
+    fn was_told(
+        &mut self,
+        process: u32,
+        record: &[u8],
+        action: i32,
+        flags: u8,
+        batch: &mut Vec<u8>,
+    ) -> bool {
+        let Some(known) = self.processes.get_mut(&process) else {
+            return false;
+        };
+        let completes = action == FREE_COMPLETED;
+        let addr = address(record);
+        let again = completes && flags & TRACE_EXPECTED != 0;
+        match known.last.remove(&allocator(record)) {
+            Some(Last::Open(request)) if !completes || address(&request[..]) != addr => {
+                if known.proven {
+                    append_untold(&request[..], u64::from_ne_bytes(word(record, TIME)), batch);
+                }
+                false
+            }
+            Some(Last::Told(told)) if again && told == addr => true,
+            _ => again && known.settled,
         }
     }
 
     fn requested(&mut self, process: u32, record: &[u8], flags: u8, batch: &mut Vec<u8>) {
         let known = self.processes.entry(process).or_default();
-        let tid = u32::from_ne_bytes(word(record, TID));
         let addr = address(record);
         let first = batch.len();
         batch.extend_from_slice(record);
         if flags & TRACE_COMPLETES != 0 {
             set(batch, first + FLAGS, [flags & !TRACE_COMPLETES]);
             append_completion(record, batch);
-            known.told.insert(tid, addr);
+            known.leave(record, Last::Told(addr), batch);
             return;
         }
-        known.told.remove(tid);
         if flags & TRACE_EXPECTED != 0 {
             // The programs rely on that probe, as when the allocator of another library came.
             known.settled = false;
-            known.open.insert(tid, word(record, 0));
+            known.leave(record, Last::Open(Box::new(word(record, 0))), batch);
             return;
         }
         // An earlier free of the address may have left its pool, if the record of its completion was lost.
@@ -218,16 +170,9 @@ impl Frees {
     }
 
     fn completed(&mut self, process: u32, record: &[u8], flags: u8, batch: &mut Vec<u8>) {
-        let known = self.processes.entry(process).or_default();
-        let tid = u32::from_ne_bytes(word(record, TID));
         let addr = address(record);
         let first = batch.len();
-        if flags & TRACE_EXPECTED != 0 && (known.settled || known.told.get(tid) == Some(&addr)) {
-            known.told.remove(tid);
-            return;
-        }
         batch.extend_from_slice(record);
-        known.open.remove(tid);
         let mut now = flags & !(TRACE_EXPECTED | TRACE_ENDS_WAIT);
         let pool = self.waiting.remove(&(process, addr));
         if flags & TRACE_ENDS_WAIT != 0 {
@@ -235,10 +180,35 @@ impl Frees {
                 set(batch, first + POOL, pool);
                 now |= TRACE_HAS_POOL;
             }
-            known.told.insert(tid, addr);
+            let known = self.processes.entry(process).or_default();
+            known.leave(record, Last::Told(addr), batch);
         }
         set(batch, first + FLAGS, [now]);
     }
+}
+
+impl Known {
+    /// Keeps what the record of an allocator leaves open. Once the probe is gone, nothing that was told is told again by it.
+    fn leave(&mut self, record: &[u8], last: Last, batch: &mut Vec<u8>) {
+        if self.settled && matches!(last, Last::Told(_)) {
+            return;
+        }
+        if self.last.len() >= KEPT
+            && let Some((_, Last::Open(request))) = self.last.pop_first()
+            && self.proven
+        {
+            append_untold(&request[..], u64::from_ne_bytes(word(record, TIME)), batch);
+        }
+        self.last.insert(allocator(record), last);
+    }
+}
+
+/// Appends the record of a completion that the programs have not told, and therefore not counted.
+fn append_untold(request: &[u8], time_ns: u64, batch: &mut Vec<u8>) {
+    let first = batch.len();
+    append_completion(request, batch);
+    set(batch, first + TIME, time_ns.to_ne_bytes());
+    set(batch, first + SEQUENCE, [0; 8]);
 }
 
 /// Appends the record of the completion of a free, given that of its request.
@@ -268,6 +238,11 @@ fn append_completion(request: &[u8], batch: &mut Vec<u8>) {
 /// Address of the block that a trace record is about.
 fn address(record: &[u8]) -> u64 {
     u64::from_ne_bytes(word(record, ADDR))
+}
+
+/// Address of the allocator that a trace record is about.
+fn allocator(record: &[u8]) -> u64 {
+    u64::from_ne_bytes(word(record, ALLOCATOR))
 }
 
 /// Bytes at an offset of a record that has them.

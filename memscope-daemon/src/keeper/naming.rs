@@ -64,7 +64,11 @@ impl Keeper {
             let mut found = self.read_names(&stacks);
             // If an object died before the readings were over, the record of its death is in the ring by now.
             let now = clock::boot_ns();
-            self.read_everything();
+            if !self.read_everything_soon() {
+                // A death may be among what cannot be read yet, so the names are read again the next time.
+                self.naming.stacks.extend(stacks);
+                break;
+            }
             found.retain(|(process, sighting, name)| {
                 self.ledger.code_sighting(*process, name.code) == Some(*sighting)
             });

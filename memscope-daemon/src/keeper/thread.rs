@@ -27,8 +27,14 @@ use crate::memory::Memory;
 use crate::snapshots::PATIENCE;
 use crate::watchdog::Pulse;
 
-/// How long a question waits for a record that another processor is still writing.
-const BUSY_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a question, or a record of the daemon's own, waits for a record that another processor is still writing. A thread that loses
+/// its processor meanwhile comes back to it within some tens of milliseconds, and what lies behind its record cannot be read before.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// The same of work that can be done the next time.
+const SHORT_PATIENCE: Duration = Duration::from_millis(20);
+/// Pause between two looks at such a record, once it has taken as long as it may take on a processor.
+const BUSY_PAUSE: Duration = Duration::from_micros(200);
+const BUSY_ON_PROCESSOR: Duration = Duration::from_millis(1);
 /// Number of bytes that are read from the ring at once, so that commands are handled in between.
 const BATCH_BYTES: u64 = 4 << 20;
 /// How often, and with which pauses, the records that a process has sent are compared with those that came.
@@ -381,9 +387,13 @@ impl Keeper {
                 let _ = done.send(());
             }
             Command::Ask(question) => {
-                self.read_everything();
+                let all = self.read_everything();
                 self.tell_losses();
-                let as_of = self.as_of();
+                let as_of = match all {
+                    true => self.as_of(),
+                    // The answer is as old as what could be read.
+                    false => self.as_of_boot(self.ledger.last_ns()),
+                };
                 question(&mut self.ledger, as_of);
             }
             Command::Triggers(work) => {
@@ -470,12 +480,15 @@ impl Keeper {
     }
 
     pub(super) fn as_of(&self) -> AsOf {
-        let (boot_ns, now) = clock::pair();
+        self.as_of_boot(clock::boot_ns())
+    }
+
+    fn as_of_boot(&self, boot_ns: u64) -> AsOf {
         AsOf {
             boot_ns,
             // Computed from the last pair of clock readings in the log, as a replay computes it.
             unix_ns: match self.ledger.unix_ns(boot_ns) {
-                0 => now,
+                0 => clock::pair().1,
                 unix_ns => unix_ns,
             },
             event: EventId {
@@ -486,8 +499,21 @@ impl Keeper {
     }
 
     /// Reads everything that was submitted up to now. Returns whether it could: a record that another processor is still writing holds
-    /// up those behind it.
+    /// up those behind it. If it holds them up for longer than [`BUSY_PATIENCE`], that is counted.
     pub(super) fn read_everything(&mut self) -> bool {
+        let all = self.read_everything_within(BUSY_PATIENCE);
+        if !all {
+            *self.skipped.entry("records_held_up").or_default() += 1;
+        }
+        all
+    }
+
+    /// The same for work that can be done the next time, so that nobody has to wait for it.
+    pub(super) fn read_everything_soon(&mut self) -> bool {
+        self.read_everything_within(SHORT_PATIENCE)
+    }
+
+    fn read_everything_within(&mut self, patience: Duration) -> bool {
         let Some(target) = self.ring.as_ref().map(Ring::producer_position) else {
             return true;
         };
@@ -498,10 +524,14 @@ impl Keeper {
                 .ring
                 .as_ref()
                 .is_none_or(|r| r.consumer_position() >= target);
-            if there || started.elapsed() > BUSY_PATIENCE && drained == Drained::Busy {
+            let waited = started.elapsed();
+            if there || waited > patience && drained == Drained::Busy {
                 return there;
             }
-            std::thread::yield_now();
+            match waited > BUSY_ON_PROCESSOR {
+                true => std::thread::sleep(BUSY_PAUSE),
+                false => std::thread::yield_now(),
+            }
         }
     }
 
@@ -520,7 +550,7 @@ impl Keeper {
                 (now > watched.lost_told).then_some((*process, now))
             })
             .collect();
-        if lost.is_empty() || self.ring.is_none() || !self.read_everything() {
+        if lost.is_empty() || self.ring.is_none() || !self.read_everything_soon() {
             return;
         }
         for (process, now) in lost {

@@ -9,8 +9,8 @@ mod job;
 pub use job::{Job, Jobs, hand};
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::panics::guarded;
 use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
@@ -29,12 +29,18 @@ const NAMING: usize = 1024;
 #[derive(Debug)]
 pub struct Unwinder {
     jobs: Jobs,
+    missed: Missed,
 }
+
+/// Processes that have mapped or unmapped code while the queue of jobs was full.
+type Missed = Arc<Mutex<HashSet<ProcessHandle>>>;
 
 impl Unwinder {
     /// Starts the threads. Without `rules` (the kernel side hands them over once) the programs get no rules.
     pub fn start(rules: Option<Rules>, keeper: KeeperHandle) -> std::io::Result<Unwinder> {
         let (jobs, queue) = std::sync::mpsc::sync_channel(QUEUE);
+        let missed = Missed::default();
+        let looked_at = Arc::clone(&missed);
         let (naming, to_name) = std::sync::mpsc::sync_channel::<Naming>(NAMING);
         let names = keeper.clone();
         std::thread::Builder::new()
@@ -57,10 +63,11 @@ impl Unwinder {
                     shared: Shared::default(),
                     naming,
                     processes: HashMap::new(),
+                    missed: looked_at,
                 }
                 .run(&queue);
             })?;
-        Ok(Unwinder { jobs })
+        Ok(Unwinder { jobs, missed })
     }
 
     /// Prepares for the stacks of a process, and waits until its code is known. `None` if the thread has ended.
@@ -79,8 +86,11 @@ impl Unwinder {
 
     /// Reports that a process has mapped or unmapped code.
     pub fn mapped(&self, process: ProcessHandle) {
-        // If the queue is full, the thread will notice the change when it meets an address that it does not know.
-        let _ = self.jobs.try_send(Job::Mapped(process));
+        // If the queue is full, the thread learns of it before it does the next job: another library may be at addresses that it knows.
+        if self.jobs.try_send(Job::Mapped(process)).is_err() {
+            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            missed.insert(process);
+        }
     }
 
     /// Reports that a process is no longer traced.
@@ -155,6 +165,7 @@ struct Worker {
     shared: Shared,
     naming: SyncSender<Naming>,
     processes: HashMap<ProcessHandle, Watched>,
+    missed: Missed,
 }
 
 impl Worker {
@@ -162,7 +173,15 @@ impl Worker {
         for job in queue {
             crate::panics::if_a_test_wants_it("unwinder");
             let process = job.process();
-            let done = guarded("unwinding stacks of compiled code", || self.job(job));
+            let done = guarded("unwinding stacks of compiled code", || {
+                let missed = self
+                    .missed
+                    .lock()
+                    .map(|mut missed| std::mem::take(&mut *missed));
+                let missed = missed.unwrap_or_default();
+                missed.into_iter().for_each(|process| self.mapped(process));
+                self.job(job);
+            });
             if done.is_none() {
                 // From now on stacks of this process have no frames of compiled code.
                 let watched = process.and_then(|process| self.processes.remove_entry(&process));

@@ -204,6 +204,16 @@ impl Tracer {
         }
     }
 
+    /// A handle for a process. Its rules of unwinding lie in one table with those of all others.
+    fn free_handle(&mut self) -> ProcessHandle {
+        let mut handle = self.next_handle;
+        while (self.traced.values()).any(|t| memscope_common::share_rules(t.handle.0, handle)) {
+            handle += 1;
+        }
+        self.next_handle = handle + 1;
+        ProcessHandle(handle)
+    }
+
     /// Attaches the image that a process runs now.
     fn attach_image(
         &mut self,
@@ -253,8 +263,7 @@ impl Tracer {
         facts.from_start = !resolved.device_library && !resolved.pytorch;
         facts.container = memscope_site::containers::names(&facts, &self.pod_logs);
 
-        let handle = ProcessHandle(self.next_handle);
-        self.next_handle += 1;
+        let handle = self.free_handle();
         let default_known =
             facts.from_start || self.visible_devices(&facts, vendor_of(pid)) == Some(1);
         let forks_told_ns = crate::clock::boot_ns();

@@ -41,6 +41,8 @@ impl Tracer {
             KeeperMessage::Lost { process } => {
                 if let Some(pid) = self.pid_of(process) {
                     self.read_after_loss(pid);
+                    // What was lost may have told of a child.
+                    self.follow_what_was_forked(pid);
                 }
             }
             KeeperMessage::GivenUp { process } => {
@@ -460,6 +462,16 @@ impl Tracer {
             traced.allocator = facts.clone();
             self.append(handle, DaemonRecord::Allocator(Box::new(facts)));
         }
+    }
+
+    /// Whether a thread may have chosen another device than the first while the functions of its library were searched, although the
+    /// process was attached before it had that library.
+    pub(super) fn may_have_chosen(&mut self, pid: u32) -> bool {
+        let known = (self.traced.get(&pid)).filter(|traced| traced.default_known);
+        let Some(facts) = known.map(|traced| traced.facts.clone()) else {
+            return false;
+        };
+        self.visible_devices(&facts, vendor_of(pid)) != Some(1)
     }
 
     /// Reads which allocator PyTorch uses, and records a change.

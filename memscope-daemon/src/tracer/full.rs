@@ -17,9 +17,9 @@ fn meaning(reason: DropReason) -> Option<&'static str> {
         DropReason::DeviceTableFull => Some(
             "the table of threads' devices was full: of some allocations the device is unknown",
         ),
-        DropReason::CodeTableFull => {
-            Some("the table of code objects was full: some frames of Python code have no name")
-        }
+        DropReason::CodeTableFull => Some(
+            "the table of code objects was full, or the end of one could not be told: some frames of Python code have no name",
+        ),
         _ => None,
     }
 }

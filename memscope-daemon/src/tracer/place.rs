@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use memscope_common::DEVICE_UNKNOWN;
 use memscope_ledger::event::{CoverageNote, Level, Placement};
 use memscope_log::records::DaemonRecord;
 use memscope_rpc::Refusal;
@@ -181,14 +182,27 @@ impl Tracer {
         let trace_file = traced.trace_file.clone();
         // The keeper must know the process before the first record can come.
         self.keeper_is_up_to_date();
+        let has_open = || memscope_site::device_files::has_device_open(pid);
+        // There is no site at level `read`.
+        let is_first = (self.traced.get(&pid)).is_some_and(|t| !had_sites && t.sites() > 0);
+        let may_have_chosen = is_first && self.may_have_chosen(pid) && has_open().is_some();
+        if may_have_chosen {
+            // The first device is not a thread's by default until it is known that no thread can have chosen another.
+            slot.set_default_device(DEVICE_UNKNOWN);
+        }
         slot.go_live();
         if let Some(traced) = self.traced.get_mut(&pid)
-            && !had_sites
-            && traced.sites() > 0
+            && is_first
         {
-            // Records come from here on. There is no site at level `read`.
-            let open = memscope_site::device_files::has_device_open(pid);
+            // Records come from here on.
+            let open = has_open();
             traced.before_first_memory = open.map(|open| !open);
+            if may_have_chosen {
+                traced.default_known = open == Some(false);
+            }
+            if may_have_chosen && traced.default_known {
+                slot.set_default_device(0);
+            }
         }
         if start_search && searching {
             let known = trace_file.and_then(|file| self.layouts.get(&file)).copied();

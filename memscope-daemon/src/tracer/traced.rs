@@ -269,6 +269,9 @@ impl Traced {
         self.trace = TraceState::Unused;
         self.at_once = AtOnce::Unknown;
         self.slot.set_frees_at_once(false);
+        // Nothing of another allocator's object is where the first one had it.
+        self.slot.set_on_trial(true);
+        self.slot.set_layout(None);
         self.trace_file = None;
         self.level = self.level.min(Level::Segments);
         crate::probe::links::detach_all(pool);

@@ -48,6 +48,8 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
         aside = extent[1].wrapping_mul(extent[2]);
     } else if cookie.op() == Op::Create as u16 {
         aside = created(cookie, args[2]);
+    } else if cookie.op() == Op::SetDevice as u16 {
+        device::begin_select(process, thread_of(process, tid));
     }
     let call = InflightCall {
         cookie: cookie.0,

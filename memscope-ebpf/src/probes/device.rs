@@ -12,12 +12,14 @@ use crate::emit::count_full;
 const STACK: usize = 4;
 
 /// What a thread has selected, in one word: the context's address in the bits up to [`HANDLE_BITS`], the device plus 1 above it (0: not
-/// known), and the two marks. 0 where the thread has selected nothing.
+/// known), and the three marks. 0 where the thread has selected nothing.
 type Selected = u64;
 
 const HANDLE_BITS: u32 = 48;
 const HANDLE: u64 = (1 << HANDLE_BITS) - 1;
-const DEVICE: u64 = 0x3fff;
+const DEVICE: u64 = 0x1fff;
+/// The thread is selecting a device, and had selected this before.
+const OF_BEFORE: u64 = 1 << 61;
 /// The program made this context with `cuCtxCreate` or a similar function, so it is not the primary one.
 const CREATED: u64 = 1 << 62;
 /// The runtime has selected this context by itself, so it is a primary one.
@@ -142,12 +144,21 @@ fn put(process: *mut ProcessEntry, key: u64, selected: Selected) {
     }
 }
 
+/// Notes that the thread begins to select a device by its number. What it has selected so far says nothing about that device.
+#[inline(always)]
+pub fn begin_select(process: *mut ProcessEntry, key: u64) {
+    let before = current(key).0;
+    if before & BY_RUNTIME != 0 {
+        put(process, key, before | OF_BEFORE);
+    }
+}
+
 /// Notes that the thread has selected a device by its number. The context that the runtime selected meanwhile is the device's primary one.
 #[inline(always)]
 pub fn select(process: *mut ProcessEntry, key: u64, device: i32) {
-    let before = current(key);
-    let handle = before.0 & HANDLE;
-    if before.0 & BY_RUNTIME != 0 && handle != 0 {
+    let now = current(key).0;
+    let handle = now & HANDLE;
+    if now & BY_RUNTIME != 0 && now & OF_BEFORE == 0 && handle != 0 {
         learn_context(process, handle, device, false);
     }
     put(process, key, selection(0, device));

@@ -47,8 +47,6 @@ pub fn launch_told(ctx: ProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    // SAFETY: this points into a map value, which stays valid while the program runs.
-    add(unsafe { &raw mut (*process).launches }, 1);
     let cookie = read::cookie(&ctx);
     let [first, second, ..] = read::args(&ctx);
     // Both arguments are read before one is chosen. Otherwise the compiler computes an address in the context and reads from
@@ -71,6 +69,9 @@ pub fn launch_told(ctx: ProbeContext) -> u32 {
             (*record).reserved = 0;
         }
     });
+    // It is counted after it was told, so that no other thread's count runs ahead of the records: what is ahead counts as lost.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    add(unsafe { &raw mut (*process).launches }, 1);
     0
 }
 

@@ -22,15 +22,15 @@ use memscope_common::{
 };
 
 use super::ids;
-use crate::emit::{count_drop, count_full, emit, live_process, thread_of};
+use crate::emit::{count_full, emit, live_process, thread_of, untold};
 use crate::{own_stack, read};
 
 /// Most threads that are in operators at the same time, of all processes together.
 const OPERATOR_CALLS_MOST: u32 = 1 << 15;
 /// Most buffers that are in use on one processor at a time: another task may interrupt a program.
 const GATHERS_MOST: u32 = 4;
-/// Most steps of reading one operator's tensors: arguments and elements of lists.
-const LOOKED_AT: u32 = 4096;
+/// Most steps of reading one operator's tensors: arguments and elements of lists. An optimizer's operators get lists of all parameters.
+const STEPS_MOST: u32 = 1 << 16;
 /// Least value of a word that is a pointer. The counts of references that may stand in its place are smaller.
 const LEAST_POINTER: u64 = 4096;
 /// `c10::IValue`'s tag of a tensor.
@@ -201,6 +201,7 @@ fn tell(gather: *mut Gather, tensor: u64) {
         return;
     }
     let Some(words) = read::user::<[u64; 7]>(storage) else {
+        set!(gather.untold = get!(gather.untold) + 1);
         return;
     };
     let (address, device) = if is_first {
@@ -314,13 +315,16 @@ fn gather_all(
     // SAFETY: the callback reads the structure, which stays on the stack during the call.
     unsafe {
         bpf_loop(
-            LOOKED_AT,
+            STEPS_MOST,
             step as *mut c_void,
             (&raw const context).cast_mut().cast(),
             0,
         );
     }
-    let left = get!(gather.left);
+    // What the loop did not come to: elements of a list, and arguments, of each of which it is only known that it is there.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    let operands = unsafe { read_volatile(&raw const (*signature).count) } as u64;
+    let left = get!(gather.left) + operands.saturating_sub(get!(gather.operand));
     if left > 0 {
         set!(gather.untold = get!(gather.untold) + left);
     }
@@ -334,7 +338,7 @@ fn gather_all(
 #[inline(always)]
 fn begin(process: *mut ProcessEntry, site: u32, more: u16) -> Option<*mut Gather> {
     let Some(gather) = claim() else {
-        count_drop(DropReason::OperatorUntold);
+        untold(process, DropReason::OperatorUntold);
         return None;
     };
     // SAFETY: this points into a map value, which stays valid while the program runs.

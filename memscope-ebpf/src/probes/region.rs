@@ -18,9 +18,7 @@ use memscope_common::{
 };
 
 use super::ids;
-use crate::emit::{
-    count_drop, count_drops, count_full, emit, live_process, tell_launches, thread_of,
-};
+use crate::emit::{count_drops, count_full, emit, live_process, tell_launches, thread_of};
 use crate::{own_stack, read};
 
 /// Most threads that are in calls of mstx at the same time, of all processes together.
@@ -161,7 +159,7 @@ fn heap(process: *mut ProcessEntry, tid: u32, domain: u64, description: u64, han
         None => None,
     };
     let Some([device, ptr, size]) = range else {
-        count_drop(DropReason::ResultUnreadable);
+        crate::emit::untold(process, DropReason::ResultUnreadable);
         return;
     };
     let told = RegionValues {
@@ -180,7 +178,7 @@ fn heap(process: *mut ProcessEntry, tid: u32, domain: u64, description: u64, han
 #[inline(always)]
 fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
     let Some([heap, _, count, ranges, handles]) = read::user::<[u64; 5]>(batch) else {
-        count_drop(DropReason::ResultUnreadable);
+        crate::emit::untold(process, DropReason::ResultUnreadable);
         return;
     };
     // The loop always runs to REGIONS_TOLD. If it ended at the count, older verifiers (6.1) might not know its bound.
@@ -189,7 +187,7 @@ fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
             continue;
         }
         let Some([device, ptr, size]) = read::user::<Range>(ranges.wrapping_add(index * 24)) else {
-            count_drop(DropReason::ResultUnreadable);
+            crate::emit::untold(process, DropReason::ResultUnreadable);
             continue;
         };
         let handle = read::user::<u64>(handles.wrapping_add(index * 8)).unwrap_or(0);
@@ -211,7 +209,7 @@ fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
 #[inline(always)]
 fn unregister(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
     let Some([count, references]) = read::user::<[u64; 2]>(batch) else {
-        count_drop(DropReason::ResultUnreadable);
+        crate::emit::untold(process, DropReason::ResultUnreadable);
         return;
     };
     // The loop always runs to REGIONS_TOLD. If it ended at the count, older verifiers (6.1) might not know its bound.
@@ -221,7 +219,7 @@ fn unregister(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
         }
         let Some([kind, value]) = read::user::<[u64; 2]>(references.wrapping_add(index * 16))
         else {
-            count_drop(DropReason::ResultUnreadable);
+            crate::emit::untold(process, DropReason::ResultUnreadable);
             continue;
         };
         let by_handle = kind as u32 == BY_HANDLE;

@@ -275,7 +275,10 @@ impl Process {
             // A finding follows from earlier events and changes nothing.
             Body::Finding(_) => {}
             Body::Shed(shed) => self.shed(shed, event.time_ns),
-            Body::Launches { count } => scene.steps.launches = Some(*count),
+            // Of two threads that told it at once, the one with the smaller number may come last.
+            Body::Launches { count } => {
+                scene.steps.launches = scene.steps.launches.max(Some(*count));
+            }
             // Who uses which memory changes nothing of what is held.
             Body::Operator(_) | Body::Launch(_) => {}
             // The count of lost records is in the header and has been taken above.

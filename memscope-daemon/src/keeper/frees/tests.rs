@@ -5,9 +5,10 @@ use proptest::prelude::*;
 
 const PROCESS: u32 = 7;
 const OTHER: u8 = 99;
+const ALLOC: i32 = 0;
 
-/// The bytes of a trace record.
-fn record(tid: u32, action: i32, addr: u64, flags: u8, sequence: u64) -> Vec<u8> {
+/// The bytes of a trace record of an allocator.
+fn record(of: u64, action: i32, addr: u64, flags: u8, sequence: u64) -> Vec<u8> {
     let mut bytes = vec![0; TRACE];
     set(&mut bytes, LEN, (TRACE as u16).to_ne_bytes());
     set(&mut bytes, KIND, KIND_TRACE.to_ne_bytes());
@@ -22,7 +23,7 @@ fn record(tid: u32, action: i32, addr: u64, flags: u8, sequence: u64) -> Vec<u8>
         offset_of!(RecordHeader, process),
         PROCESS.to_ne_bytes(),
     );
-    set(&mut bytes, TID, tid.to_ne_bytes());
+    set(&mut bytes, ALLOCATOR, of.to_ne_bytes());
     set(&mut bytes, SEQUENCE, sequence.to_ne_bytes());
     set(
         &mut bytes,
@@ -152,90 +153,103 @@ fn other_records_stay_as_they_are() {
     }
 }
 
-/// A block whose completion was lost and that was allocated again must not be told as freed.
+/// The probe that tells of completions is gone, and the keeper does not know it yet: what the allocator tells next, from
+/// whatever thread, comes after the completion, since the thread that frees holds the allocator's lock meanwhile.
 #[test]
-fn what_is_allocated_again_is_not_told_as_freed() {
-    let mut frees = Frees::default();
-    let mut batch = Vec::new();
-    for addr in [0x1000, 0x2000] {
-        let tid = addr as u32;
-        let request = record(tid, FREE_REQUESTED, addr, TRACE_EXPECTED, 1);
-        frees.take(PROCESS, &request, &mut batch);
+fn a_completion_that_nobody_told_comes_before_what_the_allocator_tells_next() {
+    for (next, action, addr) in [
+        ("the block is allocated again", ALLOC, 0x1000),
+        ("another block is allocated", ALLOC, 0x5000),
+        (
+            "the free of another block is requested",
+            FREE_REQUESTED,
+            0x5000,
+        ),
+        (
+            "the free of another block completes",
+            FREE_COMPLETED,
+            0x5000,
+        ),
+        ("a segment is taken", 3, 0x10_0000),
+    ] {
+        let mut frees = Frees::default();
+        let mut batch = Vec::new();
+        for of in [1, 2] {
+            let request = record(of, FREE_REQUESTED, of << 12, TRACE_EXPECTED, of);
+            frees.take(PROCESS, &request, &mut batch);
+        }
+        frees.prove(PROCESS, true);
+        let mut then = record(1, action, addr, 0, 3);
+        set(&mut then, TIME, 77u64.to_ne_bytes());
+        frees.take(PROCESS, &then, &mut batch);
+        frees.settle(PROCESS, 99, &mut batch);
+        let expected = [
+            (FREE_REQUESTED, 0x1000, TRACE_EXPECTED, 1),
+            (FREE_REQUESTED, 0x2000, TRACE_EXPECTED, 2),
+            (FREE_COMPLETED, 0x1000, 0, 0),
+            (action, addr, 0, 3),
+            (FREE_COMPLETED, 0x2000, 0, 0),
+        ];
+        assert_eq!(told(&batch), expected, "{next}");
+        let times = batch
+            .chunks(TRACE)
+            .map(|one| u64::from_ne_bytes(word(one, TIME)));
+        assert_eq!(times.collect::<Vec<_>>(), [0, 0, 77, 77, 99], "{next}");
     }
-    frees.take(PROCESS, &record(3, ALLOC, 0x1000, 0, 2), &mut batch);
-    batch.clear();
-    frees.settle(PROCESS, 1, &mut batch);
-    assert_eq!(told(&batch), [(FREE_COMPLETED, 0x2000, 0, 0)]);
 }
 
-/// Threads that end before their frees complete, or whose completions are lost, leave nothing that grows.
+/// While it is searched whether frees complete at once, nothing is told that would prove it.
 #[test]
-fn what_is_kept_of_threads_is_bounded() {
-    const THREADS: u32 = 200_000;
+fn what_is_not_proven_is_not_told() {
+    let mut frees = Frees::default();
+    for searched_again in [false, true] {
+        if searched_again {
+            frees.prove(PROCESS, true);
+            frees.prove(PROCESS, false);
+        }
+        let mut batch = Vec::new();
+        for (action, addr, flags) in [
+            (FREE_REQUESTED, 0x1000, TRACE_EXPECTED),
+            (FREE_REQUESTED, 0x2000, TRACE_EXPECTED),
+            (ALLOC, 0x3000, 0),
+            (FREE_COMPLETED, 0x1000, TRACE_EXPECTED),
+        ] {
+            frees.take(PROCESS, &record(1, action, addr, flags, 1), &mut batch);
+        }
+        let actions: Vec<i32> = told(&batch).iter().map(|one| one.0).collect();
+        assert_eq!(
+            actions,
+            [FREE_REQUESTED, FREE_REQUESTED, ALLOC, FREE_COMPLETED]
+        );
+    }
+}
+
+/// Whatever addresses of allocators a program tells of, they leave nothing that grows, and each completion is told.
+#[test]
+fn what_is_kept_of_allocators_is_bounded() {
+    const ALLOCATORS: u64 = 20_000;
     for flags in [TRACE_EXPECTED, TRACE_COMPLETES] {
         let mut frees = Frees::default();
         let mut batch = Vec::new();
-        for tid in 1..=THREADS {
-            batch.clear();
-            let addr = u64::from(tid) << 12;
-            let request = record(tid, FREE_REQUESTED, addr, flags, 1);
+        frees.prove(PROCESS, true);
+        for of in 1..=ALLOCATORS {
+            let request = record(of, FREE_REQUESTED, of << 12, flags, 1);
             frees.take(PROCESS, &request, &mut batch);
+            assert!(frees.processes[&PROCESS].last.len() <= KEPT);
         }
-        // Another process has nothing that its allocations would have to look through.
-        let allocated = record(1, ALLOC, 1 << 12, 0, 1);
-        frees.take(PROCESS + 1, &allocated, &mut batch);
-        assert_eq!(frees.processes.len(), 1);
-        let known = &frees.processes[&PROCESS];
-        let (open, told) = (&known.open.requests, &known.told);
-        let of = [open.of.len(), told.of.len()];
-        let order = [open.order.len(), told.order.len()];
-        let expected = match flags {
-            TRACE_EXPECTED => [KEPT, 0],
-            _ => [0, KEPT],
-        };
-        assert_eq!((of, order), (expected, expected));
-        assert_eq!(known.open.addresses.len(), open.of.len());
-        // What came last is kept. An allocation finds it by its address.
-        if flags == TRACE_EXPECTED {
-            let addr = u64::from(THREADS) << 12;
-            frees.take(PROCESS, &record(1, ALLOC, addr, 0, 2), &mut batch);
-            batch.clear();
-            frees.settle(PROCESS, 1, &mut batch);
-            let mut completed: Vec<u64> = told_addresses(&batch);
-            completed.sort_unstable();
-            let newest = THREADS + 1 - KEPT as u32..THREADS;
-            let newest: Vec<u64> = newest.map(|tid| u64::from(tid) << 12).collect();
-            assert_eq!(completed, newest);
-        }
+        frees.settle(PROCESS, 1, &mut batch);
+        let mut completed: Vec<u64> = told(&batch)
+            .into_iter()
+            .filter(|(action, ..)| *action == FREE_COMPLETED)
+            .map(|(_, addr, ..)| addr)
+            .collect();
+        completed.sort_unstable();
+        let all: Vec<u64> = (1..=ALLOCATORS).map(|of| of << 12).collect();
+        assert_eq!(completed, all);
+        assert!(frees.processes[&PROCESS].last.is_empty());
         frees.forget(PROCESS);
         assert!(frees.processes.is_empty());
     }
-}
-
-fn told_addresses(batch: &[u8]) -> Vec<u64> {
-    told(batch)
-        .into_iter()
-        .map(|(_, addr, _, _)| addr)
-        .collect()
-}
-
-/// A thread that frees again, also the same block, has one request, which an allocation of its block takes away.
-#[test]
-fn a_thread_has_one_request() {
-    let mut frees = Frees::default();
-    let mut batch = Vec::new();
-    for addr in [0x1000, 0x2000, 0x2000] {
-        let request = record(1, FREE_REQUESTED, addr, TRACE_EXPECTED, 1);
-        frees.take(PROCESS, &request, &mut batch);
-    }
-    let kept = |frees: &Frees| {
-        let open = &frees.processes[&PROCESS].open;
-        (open.requests.of.len(), open.addresses.len())
-    };
-    frees.take(PROCESS, &record(2, ALLOC, 0x1000, 0, 2), &mut batch);
-    assert_eq!(kept(&frees), (1, 1));
-    frees.take(PROCESS, &record(2, ALLOC, 0x2000, 0, 2), &mut batch);
-    assert_eq!(kept(&frees), (0, 0));
 }
 
 /// On older kernels a probe runs for a moment after it was removed. What it tells then was told already.
@@ -249,31 +263,33 @@ fn what_a_removed_probe_still_tells_is_told_already() {
     let waited = record(2, FREE_COMPLETED, 0x2000, TRACE_ENDS_WAIT, 3);
     frees.take(PROCESS, &waited, &mut batch);
     let once = batch.clone();
-    for (tid, addr) in [(1, 0x1000), (2, 0x2000)] {
-        let again = record(tid, FREE_COMPLETED, addr, TRACE_EXPECTED, 0);
+    for (of, addr) in [(1, 0x1000), (2, 0x2000)] {
+        let again = record(of, FREE_COMPLETED, addr, TRACE_EXPECTED, 0);
         frees.take(PROCESS, &again, &mut batch);
     }
     assert_eq!(told(&batch), told(&once));
     // Where another library's allocator is searched, the probe is there again. As long as its layout is not known, no request says so.
     frees.unsettle(PROCESS);
-    for (tid, flags) in [(3, 0), (1, TRACE_EXPECTED)] {
+    for (of, flags) in [(3, 0), (1, TRACE_EXPECTED)] {
         batch.clear();
-        let request = record(tid, FREE_REQUESTED, 0x1000, flags, 4);
+        let request = record(of, FREE_REQUESTED, 0x1000, flags, 4);
         frees.take(PROCESS, &request, &mut batch);
-        let completed = record(tid, FREE_COMPLETED, 0x1000, TRACE_EXPECTED, 5);
+        let completed = record(of, FREE_COMPLETED, 0x1000, TRACE_EXPECTED, 5);
         frees.take(PROCESS, &completed, &mut batch);
         let actions: Vec<i32> = told(&batch).iter().map(|one| one.0).collect();
         assert_eq!(actions, [FREE_REQUESTED, FREE_COMPLETED]);
     }
 }
 
-/// What a thread does between two changes of how frees are told.
+/// What a thread does with an allocator between two changes of how frees are told.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Requests the free of the block with this number, which completes at once.
+    /// Requests the free of the block with this number, which completes at once. The lock is held from here on.
     Request(u8),
-    /// Completes what it has requested, if it has.
+    /// Completes what was requested, if it was. The lock is given back.
     Complete,
+    /// Allocates the block with this number, if nobody holds the lock.
+    Allocate(u8),
 }
 
 /// The probes as they are during a search (0), from the change on, when both tell of a completion (1), when the other probe was
@@ -282,60 +298,73 @@ enum Step {
 struct Phase(u8);
 
 proptest! {
-    /// Whatever the threads do while the probes change, each free is told once as requested and once as completed, in this
-    /// order, and nothing else is.
+    /// Whatever the threads do while the probes change, and however late the keeper hears of it, each free is told once as requested
+    /// and once as completed, and all that an allocator does in the order in which it did it.
     #[test]
     fn each_completion_is_told_once(
-        steps in prop::collection::vec((0u32..3, prop_oneof![
+        steps in prop::collection::vec((0u64..3, prop_oneof![
             (0u8..3).prop_map(Step::Request),
             Just(Step::Complete),
+            (0u8..3).prop_map(Step::Allocate),
         ]), 0..60),
         both_from in 0usize..60,
         for_so_many in 0usize..30,
         lives_on in 0usize..30,
+        heard_after in 0usize..40,
     ) {
         let mut frees = Frees::default();
         let mut batch = Vec::new();
-        let mut open: HashMap<u32, u64> = HashMap::new();
-        let mut expected: HashMap<u32, Vec<(i32, u64)>> = HashMap::new();
+        let mut open: HashMap<u64, u64> = HashMap::new();
+        let mut expected: HashMap<u64, Vec<(i32, u64)>> = HashMap::new();
         let removed = both_from + for_so_many;
         let begins = [both_from, removed, removed + lives_on];
         let phase_at = |at: usize| Phase(begins.iter().map(|first| u8::from(at >= *first)).sum());
         let mut phase = Phase(0);
-        for (at, (tid, step)) in steps.iter().enumerate() {
-            if phase_at(at) >= Phase(2) && phase < Phase(2) {
+        let mut heard = false;
+        for (at, (of, step)) in steps.iter().enumerate() {
+            if at >= both_from {
+                frees.prove(PROCESS, true);
+            }
+            if at >= removed + heard_after && !heard {
                 frees.settle(PROCESS, 1, &mut batch);
+                heard = true;
             }
             phase = phase_at(at);
-            let (tid, block) = (*tid, |n: u8| 0x1000 * (u64::from(n) + 1) + (u64::from(*tid) << 32));
+            let (of, block) = (*of, |n: u8| 0x1000 * (u64::from(n) + 1) + (*of << 32));
+            let all = expected.entry(of).or_default();
             match step {
-                Step::Request(n) if !open.contains_key(&tid) => {
+                Step::Request(n) if !open.contains_key(&of) => {
                     let addr = block(*n);
                     let flags = if phase == Phase(0) { TRACE_EXPECTED } else { TRACE_COMPLETES };
-                    frees.take(PROCESS, &record(tid, FREE_REQUESTED, addr, flags, 1), &mut batch);
-                    open.insert(tid, addr);
-                    let all = expected.entry(tid).or_default();
+                    frees.take(PROCESS, &record(of, FREE_REQUESTED, addr, flags, 1), &mut batch);
+                    open.insert(of, addr);
                     all.extend([(FREE_REQUESTED, addr), (FREE_COMPLETED, addr)]);
                 }
-                Step::Request(_) => {}
+                Step::Allocate(n) if !open.contains_key(&of) => {
+                    frees.take(PROCESS, &record(of, ALLOC, block(*n), 0, 1), &mut batch);
+                    all.push((ALLOC, block(*n)));
+                }
+                Step::Request(_) | Step::Allocate(_) => {}
                 Step::Complete => {
-                    let Some(addr) = open.remove(&tid) else { continue };
+                    let Some(addr) = open.remove(&of) else { continue };
                     if phase < Phase(3) {
-                        frees.take(PROCESS, &record(tid, FREE_COMPLETED, addr, TRACE_EXPECTED, 1), &mut batch);
+                        frees.take(PROCESS, &record(of, FREE_COMPLETED, addr, TRACE_EXPECTED, 1), &mut batch);
                     }
                 }
             }
         }
         // In the end nobody is between the two.
-        if phase < Phase(3) {
-            for (tid, addr) in open {
-                frees.take(PROCESS, &record(tid, FREE_COMPLETED, addr, TRACE_EXPECTED, 1), &mut batch);
+        for (of, addr) in open {
+            if phase < Phase(3) {
+                frees.take(PROCESS, &record(of, FREE_COMPLETED, addr, TRACE_EXPECTED, 1), &mut batch);
             }
         }
-        let mut found: HashMap<u32, Vec<(i32, u64)>> = HashMap::new();
+        frees.settle(PROCESS, 1, &mut batch);
+        let mut found: HashMap<u64, Vec<(i32, u64)>> = HashMap::new();
         for ((action, addr, _, _), one) in told(&batch).into_iter().zip(batch.chunks(TRACE)) {
-            found.entry(u32::from_ne_bytes(word(one, TID))).or_default().push((action, addr));
+            found.entry(allocator(one)).or_default().push((action, addr));
         }
+        expected.retain(|_, all| !all.is_empty());
         prop_assert_eq!(found, expected);
     }
 }

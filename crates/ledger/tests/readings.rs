@@ -769,6 +769,58 @@ fn a_reading_confirms_what_a_loss_made_doubtful() {
     assert!(!note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
 }
 
+/// Of two blocks of the same sizes at one address, no reading can tell that the first one went in a gap.
+#[test]
+fn what_only_has_the_place_of_an_earlier_block_is_said() {
+    let (mut sim, mut ledger, _) = late(1);
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    sim.time += MS;
+    sim.stack = StackRef::NoPython;
+    let addr = sim.alloc(0, 0, 3 * MIB);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    sim.lose = 3;
+    sim.free(addr, false);
+    sim.stack = StackRef::Busy;
+    let again = sim.alloc(0, 0, 3 * MIB);
+    assert_eq!(addr, again, "the model takes the same place");
+    sim.time += MS;
+    let later = sim.alloc(0, 0, 5 * MIB);
+    sim.feed(&mut ledger);
+    assert_eq!(note(&ledger, "stayed_by_place"), None, "no reading yet");
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    assert_eq!(note(&ledger, "inexact_after_loss"), None);
+    // One from before the attach, and the one of which we know a stack. What came after the loss is certain.
+    let said = note(&ledger, "stayed_by_place").unwrap();
+    assert!(said.starts_with("3.00 MiB in 2 blocks were"), "{said}");
+    let stats = stats(&ledger).coverage;
+    for (answer, doubtful) in [
+        (Answer::Stacks, true),
+        (Answer::Leaks, true),
+        (Answer::Picture, false),
+    ] {
+        let spoiled = inexact(answer, &stats);
+        let spoils = spoiled.iter().any(|note| note.code == "stayed_by_place");
+        assert_eq!(spoils, doubtful, "{answer:?}");
+    }
+    // It goes with the blocks, and a reading without a loss before it brings it back for none.
+    sim.time += MS;
+    sim.free(later, false);
+    sim.free(again, false);
+    let old = *sim.live.keys().next().unwrap();
+    sim.feed(&mut ledger);
+    let said = note(&ledger, "stayed_by_place").unwrap();
+    assert!(said.starts_with("1.00 KiB in 1 blocks were"), "{said}");
+    sim.time += MS;
+    sim.free(old, false);
+    sim.alloc(0, 0, 3 * MIB);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    assert_eq!(note(&ledger, "stayed_by_place"), None);
+}
+
 /// The trace entry of an allocation is lost, and only its report arrives. That does not mean that the pool has no trace:
 /// a reading that follows still counts requested sizes and pending frees.
 #[test]

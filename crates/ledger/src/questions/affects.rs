@@ -170,6 +170,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["inexact_after_loss"],
             Effect::either_way(&[Blocks, Growth]),
         ),
+        // Another block may have taken the place of one that went, and has the stack and the group of that one.
+        (&["stayed_by_place"], Effect::either_way(&[Stacks, Growth])),
         (
             &["totals_inexact_after_loss"],
             Effect::either_way(&[Totals, Blocks, Driver, History, Growth]),

@@ -376,6 +376,18 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     if process.source() == Source::Driver {
         return;
     }
+    let (blocks, bytes) = process.pool.stayed_by_place();
+    if blocks > 0 {
+        let bytes = memscope_units::bytes(bytes);
+        say(
+            "stayed_by_place",
+            format!(
+                "{bytes} in {blocks} blocks were at the same addresses with the same sizes before and after records were \
+                 lost: whether they are the same blocks no reading can tell, and their stacks and ages may be those of \
+                 earlier ones"
+            ),
+        );
+    }
     if resyncs + gone + overhang == 0 && !unread {
         return;
     }

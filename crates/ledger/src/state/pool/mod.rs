@@ -567,6 +567,11 @@ impl Pool {
         self.suspects.len()
     }
 
+    /// Number and bytes of the blocks of which only their address and size tell that they are those from before a loss.
+    pub(crate) fn stayed_by_place(&self) -> (usize, u64) {
+        self.suspects.stayed()
+    }
+
     /// Number of blocks that are kept, and of other entries that threads and losses leave behind.
     pub(crate) fn kept(&self) -> (usize, usize) {
         (

@@ -307,7 +307,7 @@ impl Pool {
         let (mut live, mut known, mut requested, mut pending) = (0, 0u64, 0u64, 0u64);
         let (mut old, mut found) = ((0, 0u64), (0, 0u64));
         for (addr, block) in self.blocks.iter().filter(|(_, b)| b.device == device) {
-            self.suspects.confirmed(addr);
+            self.suspects.confirmed(addr, block.rounded);
             requested = requested.saturating_add(block.requested.get().unwrap_or(0));
             if block.pending {
                 pending = pending.saturating_add(block.rounded);

@@ -569,6 +569,59 @@ fn a_reading_older_than_what_is_kept_is_refused() {
     assert_eq!(ledger.snapshot(P, as_of(0)).unwrap().trace.len(), 10);
 }
 
+/// After a loss, a process that was traced from its start needs a reading as one that was attached late does: what happens
+/// meanwhile is kept for it.
+#[test]
+fn what_comes_after_a_loss_is_kept_for_the_reading() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = Ledger::new(LedgerConfig {
+        trace_entries: 10,
+        ..LedgerConfig::default()
+    });
+    let placement = Placement {
+        sites: 3,
+        pool_seen: true,
+        ..Placement::default()
+    };
+    for body in [
+        Body::Attached(facts(42, Level::Trace, true)),
+        Body::Backend(Backend::Native),
+        Body::Placed(Box::new(placement)),
+    ] {
+        ledger.apply(&event(P, sim.time, body));
+    }
+    let rounds = |sim: &mut Sim, ledger: &mut Ledger| {
+        for _ in 0..33_000 {
+            sim.time += 10;
+            let addr = sim.alloc(0, 0, 600);
+            sim.free(addr, false);
+        }
+        sim.feed(ledger);
+    };
+    let allocator = 0x7000;
+    let kept = |ledger: &Ledger, since| {
+        let changes = ledger.pool_changes(P, 0, allocator, since);
+        changes.map(|changes| changes.len())
+    };
+    let (first, unlost) = (sim.alloc(0, 0, 5000), sim.time);
+    rounds(&mut sim, &mut ledger);
+    assert_eq!(kept(&ledger, unlost), None, "there is nothing to read");
+    sim.time += MS;
+    sim.lose = 2;
+    sim.free(first, false);
+    sim.alloc(0, 0, 5000);
+    sim.feed(&mut ledger);
+    let (parts, since) = (sim.reading(0, 100), sim.time);
+    rounds(&mut sim, &mut ledger);
+    assert_eq!(kept(&ledger, since), Some(3 * 33_000));
+    tell(&mut ledger, sim.time, parts);
+    let found = device(&ledger, 0);
+    assert_eq!((found.readings, found.readings_refused), (1, 0));
+    assert_eq!(note(&ledger, "inexact_after_loss"), None);
+    rounds(&mut sim, &mut ledger);
+    assert_eq!(kept(&ledger, since), None, "it has been read");
+}
+
 #[test]
 fn a_contradicted_reading_changes_nothing() {
     let (mut sim, mut ledger, addrs) = late(3);

@@ -492,7 +492,11 @@ impl Pool {
         row.seen = true;
         row.traced |= traced;
         row.level_known |= scene.nothing_missed;
-        let unread = !scene.nothing_missed && row.read.until_ns <= self.complete_since;
+        let unread = match scene.nothing_missed {
+            // All was known up to the first loss, and a reading has to heal the last one.
+            true => self.lost_by > 0 && row.read.until_ns <= self.lost_by,
+            false => row.read.until_ns <= self.complete_since,
+        };
         row.ring.hold(unread);
         let in_reading = scene.time_ns < row.read.until_ns;
         if !in_reading {

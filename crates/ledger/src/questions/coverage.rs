@@ -206,6 +206,16 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    if !all.is_empty() && process.loss.records() > 0 {
+        say(
+            "regions_inexact_after_loss",
+            format!(
+                "records were lost, and some of them may have told of regions of {}: what these pools hold may be off by what \
+                 was lost",
+                titles(&all)
+            ),
+        );
+    }
     let untold: Vec<&RegionPool> = pools.iter().filter(|pool| pool.untold_count > 0).collect();
     if !untold.is_empty() {
         let count: u64 = untold.iter().map(|pool| pool.untold_count).sum();
@@ -340,6 +350,22 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
                 "{lost} records were lost in {} gaps",
                 process.loss.gap_count()
             ),
+        );
+    }
+    if lost > 0 && process.labels.any() {
+        say(
+            "labels_lost",
+            "records were lost, and labels may be among them: some blocks may lack a label, or have one that was over; \
+             ranges that were open at a loss label nothing after it"
+                .to_owned(),
+        );
+    }
+    if process.steps.lost {
+        say(
+            "steps_inexact_after_loss",
+            "records were lost after the first step, and some of them may have told of steps: how many steps there were, their \
+             numbers, and what comes per step may be off"
+                .to_owned(),
         );
     }
     let (mut resyncs, mut gone, mut overhang) = (0, 0, 0);

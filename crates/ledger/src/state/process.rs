@@ -310,6 +310,8 @@ impl Process {
     fn records_lost(&mut self, time_ns: u64) {
         let first = self.pool.lost_by == 0;
         self.pool.records_lost(time_ns);
+        self.labels.records_lost();
+        self.steps.records_lost();
         for row in self.devices.iter_mut() {
             if first {
                 row.pool.first_loss();

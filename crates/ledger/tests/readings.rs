@@ -714,6 +714,27 @@ fn events_that_come_after_a_reading_that_had_them() {
     }
 }
 
+/// The driver's call for a segment may come after the reading that shows the segment, too. Its memory is the pool's and counts once.
+#[test]
+fn a_segment_whose_call_comes_after_the_reading_is_the_pools() {
+    for mode in [Mode::Calibrated, Mode::Uncalibrated, Mode::Reports] {
+        for expandable in [false, true] {
+            let (mut sim, mut ledger, _) = late(0);
+            (sim.mode, sim.driver_calls, sim.expandable) = (mode, true, expandable);
+            sim.alloc(0, 0, 3 * MIB);
+            sim.time += MS;
+            let parts = sim.reading(0, 100);
+            tell(&mut ledger, sim.time, parts);
+            sim.feed(&mut ledger);
+            let unclaimed = find_device(&ledger, None).map_or(0, |d| d.driver.unwrap().bytes);
+            let row = device(&ledger, 0);
+            let (all, direct) = (row.driver.unwrap().bytes, row.direct.unwrap().bytes);
+            assert_eq!((unclaimed, direct), (0, 0), "{mode:?} {expandable}");
+            assert_eq!(Some(all), row.reserved_bytes, "{mode:?} {expandable}");
+        }
+    }
+}
+
 #[test]
 fn a_reading_tells_sizes_that_entries_left_open() {
     let (mut sim, mut ledger, addrs) = late(3);

@@ -80,7 +80,7 @@ impl Pool {
         let half = self.halves.remove(&scene.tid);
         let bytes = report.size.unsigned_abs();
         if in_reading {
-            self.report_in_reading(scene, report, half);
+            self.report_in_reading(scene, driver, report, half);
             return;
         }
         if report.size < 0 {

@@ -174,3 +174,48 @@ fn an_unmap_of_unknown_size_leaves_the_total_unknown() {
     });
     assert_eq!((c.device().reserved_bytes, segments(&c)), (None, 1));
 }
+
+/// A free is told when it returns. By then another thread may have got the same address for a new segment, which a reading shows.
+#[test]
+fn a_free_that_was_overtaken_leaves_the_new_segment() {
+    const AT: u64 = 0x1000_0000;
+    let mut c = calls(false);
+    c.at(CallOp::Alloc, AT, 20 * MIB);
+    report(&mut c, AT, 4 * MIB as i64, 4 * MIB, 20 * MIB);
+    report(&mut c, AT, -4 * MIB as i64, 0, 20 * MIB);
+    let free_began = c.time;
+    c.at(CallOp::Alloc, AT, 20 * MIB);
+    report(&mut c, AT, 4 * MIB as i64, 4 * MIB, 20 * MIB);
+    let segment = HeldSegment {
+        addr: AT,
+        size: 20 * MIB,
+        large: true,
+        blocks: vec![(AT, 4 * MIB, 4 * MIB, false)],
+        ..HeldSegment::default()
+    };
+    let part = HeldPart {
+        at_ns: c.time,
+        allocator: 0,
+        device: 0,
+        part: 0,
+        parts: 1,
+        total_allocated: 4 * MIB,
+        total_reserved: 20 * MIB,
+        segments: vec![segment],
+    };
+    tell(&mut c.ledger, c.time, vec![part]);
+    let shown = |c: &Calls| {
+        let segments = c.ledger.snapshot(P, as_of(0)).unwrap().segments;
+        (segments.len(), c.device().reserved_bytes)
+    };
+    assert_eq!(shown(&c), (1, Some(20 * MIB)));
+    let lasted = c.time + 1000 - free_began;
+    c.send(CallOp::Free, |call| {
+        (call.ptr, call.duration_ns) = (AT, lasted);
+    });
+    assert_eq!(shown(&c), (1, Some(20 * MIB)));
+    // The free of the new one is none of these.
+    report(&mut c, AT, -4 * MIB as i64, 0, 20 * MIB);
+    c.at(CallOp::Free, AT, 0);
+    assert_eq!(shown(&c), (0, Some(0)));
+}

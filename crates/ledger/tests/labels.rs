@@ -6,9 +6,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{P, as_of, attached, event, stats};
-use memscope_ledger::Ledger;
 use memscope_ledger::event::{Body, Level, Mark, MarkKind, MarkSource, PoolTrace, TraceAction};
 use memscope_ledger::report::BlockState;
+use memscope_ledger::{Answer, Ledger, inexact};
 use memscope_proto::v1;
 use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
@@ -165,6 +165,53 @@ proptest! {
         let marks = told.ledger.ask(&[P], as_of(told.time), &v1::MarksRequest::default()).unwrap();
         prop_assert!(marks.marks.iter().all(|mark| mark.name == "forward"), "{:?}", marks);
     }
+}
+
+/// The end of a range may be among records that were lost. It labels nothing any more, and a note says that labels may be wrong.
+#[test]
+fn a_range_that_was_open_at_a_loss_labels_nothing_after_it() {
+    let mut told = Told::new();
+    let note = |told: &Told| {
+        let notes = stats(&told.ledger).coverage;
+        inexact(Answer::Stacks, &notes)
+            .iter()
+            .any(|note| note.code == "labels_lost")
+    };
+    told.mark(1, MarkKind::Begin, 1, "memscope:owner=weights");
+    told.pool(1, TraceAction::Alloc, 0x1000);
+    assert!(!note(&told));
+    told.time += 1000;
+    let mut lost = event(P, told.time, Body::Lost);
+    lost.lost_before = 1;
+    told.ledger.apply(&lost);
+    told.pool(1, TraceAction::Alloc, 0x2000);
+    assert!(note(&told));
+    told.mark(1, MarkKind::Begin, 2, "memscope:owner=cache");
+    told.pool(1, TraceAction::Alloc, 0x3000);
+    told.mark(1, MarkKind::End, 2, "");
+    told.pool(1, TraceAction::Alloc, 0x4000);
+    // The end of the first range comes after all, or is that of a range that had ended: it changes nothing.
+    told.mark(1, MarkKind::End, 1, "");
+    told.pool(1, TraceAction::Alloc, 0x5000);
+    let labels = told.labels();
+    assert_eq!(labels[&0x1000], ["weights"]);
+    assert_eq!(labels[&0x3000], ["cache"]);
+    for addr in [0x2000, 0x4000, 0x5000] {
+        assert_eq!(labels[&addr], Vec::<String>::new(), "{addr:x}");
+    }
+}
+
+/// Where a program gives no labels, none can be wrong.
+#[test]
+fn a_loss_without_labels_says_nothing_of_labels() {
+    let mut told = Told::new();
+    told.pool(1, TraceAction::Alloc, 0x1000);
+    let mut lost = event(P, told.time, Body::Lost);
+    lost.lost_before = 1;
+    told.ledger.apply(&lost);
+    let notes = stats(&told.ledger).coverage;
+    assert!(notes.iter().any(|note| note.code == "records_lost"));
+    assert!(notes.iter().all(|note| note.code != "labels_lost"));
 }
 
 #[test]

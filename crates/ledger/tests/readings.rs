@@ -569,6 +569,59 @@ fn a_reading_older_than_what_is_kept_is_refused() {
     assert_eq!(ledger.snapshot(P, as_of(0)).unwrap().trace.len(), 10);
 }
 
+/// After a loss, a process that was traced from its start needs a reading as one that was attached late does: what happens
+/// meanwhile is kept for it.
+#[test]
+fn what_comes_after_a_loss_is_kept_for_the_reading() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = Ledger::new(LedgerConfig {
+        trace_entries: 10,
+        ..LedgerConfig::default()
+    });
+    let placement = Placement {
+        sites: 3,
+        pool_seen: true,
+        ..Placement::default()
+    };
+    for body in [
+        Body::Attached(facts(42, Level::Trace, true)),
+        Body::Backend(Backend::Native),
+        Body::Placed(Box::new(placement)),
+    ] {
+        ledger.apply(&event(P, sim.time, body));
+    }
+    let rounds = |sim: &mut Sim, ledger: &mut Ledger| {
+        for _ in 0..33_000 {
+            sim.time += 10;
+            let addr = sim.alloc(0, 0, 600);
+            sim.free(addr, false);
+        }
+        sim.feed(ledger);
+    };
+    let allocator = 0x7000;
+    let kept = |ledger: &Ledger, since| {
+        let changes = ledger.pool_changes(P, 0, allocator, since);
+        changes.map(|changes| changes.len())
+    };
+    let (first, unlost) = (sim.alloc(0, 0, 5000), sim.time);
+    rounds(&mut sim, &mut ledger);
+    assert_eq!(kept(&ledger, unlost), None, "there is nothing to read");
+    sim.time += MS;
+    sim.lose = 2;
+    sim.free(first, false);
+    sim.alloc(0, 0, 5000);
+    sim.feed(&mut ledger);
+    let (parts, since) = (sim.reading(0, 100), sim.time);
+    rounds(&mut sim, &mut ledger);
+    assert_eq!(kept(&ledger, since), Some(3 * 33_000));
+    tell(&mut ledger, sim.time, parts);
+    let found = device(&ledger, 0);
+    assert_eq!((found.readings, found.readings_refused), (1, 0));
+    assert_eq!(note(&ledger, "inexact_after_loss"), None);
+    rounds(&mut sim, &mut ledger);
+    assert_eq!(kept(&ledger, since), None, "it has been read");
+}
+
 #[test]
 fn a_contradicted_reading_changes_nothing() {
     let (mut sim, mut ledger, addrs) = late(3);
@@ -658,6 +711,27 @@ fn events_that_come_after_a_reading_that_had_them() {
         let found = device(&ledger, 0);
         assert_eq!(found.allocated_bytes, Some(sim.allocated(0)));
         assert_eq!((found.live_blocks, found.orphan_free_count), (2, 0));
+    }
+}
+
+/// The driver's call for a segment may come after the reading that shows the segment, too. Its memory is the pool's and counts once.
+#[test]
+fn a_segment_whose_call_comes_after_the_reading_is_the_pools() {
+    for mode in [Mode::Calibrated, Mode::Uncalibrated, Mode::Reports] {
+        for expandable in [false, true] {
+            let (mut sim, mut ledger, _) = late(0);
+            (sim.mode, sim.driver_calls, sim.expandable) = (mode, true, expandable);
+            sim.alloc(0, 0, 3 * MIB);
+            sim.time += MS;
+            let parts = sim.reading(0, 100);
+            tell(&mut ledger, sim.time, parts);
+            sim.feed(&mut ledger);
+            let unclaimed = find_device(&ledger, None).map_or(0, |d| d.driver.unwrap().bytes);
+            let row = device(&ledger, 0);
+            let (all, direct) = (row.driver.unwrap().bytes, row.direct.unwrap().bytes);
+            assert_eq!((unclaimed, direct), (0, 0), "{mode:?} {expandable}");
+            assert_eq!(Some(all), row.reserved_bytes, "{mode:?} {expandable}");
+        }
     }
 }
 
@@ -767,6 +841,58 @@ fn a_reading_confirms_what_a_loss_made_doubtful() {
     }));
     sim.feed(&mut ledger);
     assert!(!note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
+}
+
+/// Of two blocks of the same sizes at one address, no reading can tell that the first one went in a gap.
+#[test]
+fn what_only_has_the_place_of_an_earlier_block_is_said() {
+    let (mut sim, mut ledger, _) = late(1);
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    sim.time += MS;
+    sim.stack = StackRef::NoPython;
+    let addr = sim.alloc(0, 0, 3 * MIB);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    sim.lose = 3;
+    sim.free(addr, false);
+    sim.stack = StackRef::Busy;
+    let again = sim.alloc(0, 0, 3 * MIB);
+    assert_eq!(addr, again, "the model takes the same place");
+    sim.time += MS;
+    let later = sim.alloc(0, 0, 5 * MIB);
+    sim.feed(&mut ledger);
+    assert_eq!(note(&ledger, "stayed_by_place"), None, "no reading yet");
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    assert_eq!(note(&ledger, "inexact_after_loss"), None);
+    // One from before the attach, and the one of which we know a stack. What came after the loss is certain.
+    let said = note(&ledger, "stayed_by_place").unwrap();
+    assert!(said.starts_with("3.00 MiB in 2 blocks were"), "{said}");
+    let stats = stats(&ledger).coverage;
+    for (answer, doubtful) in [
+        (Answer::Stacks, true),
+        (Answer::Leaks, true),
+        (Answer::Picture, false),
+    ] {
+        let spoiled = inexact(answer, &stats);
+        let spoils = spoiled.iter().any(|note| note.code == "stayed_by_place");
+        assert_eq!(spoils, doubtful, "{answer:?}");
+    }
+    // It goes with the blocks, and a reading without a loss before it brings it back for none.
+    sim.time += MS;
+    sim.free(later, false);
+    sim.free(again, false);
+    let old = *sim.live.keys().next().unwrap();
+    sim.feed(&mut ledger);
+    let said = note(&ledger, "stayed_by_place").unwrap();
+    assert!(said.starts_with("1.00 KiB in 1 blocks were"), "{said}");
+    sim.time += MS;
+    sim.free(old, false);
+    sim.alloc(0, 0, 3 * MIB);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    assert_eq!(note(&ledger, "stayed_by_place"), None);
 }
 
 /// The trace entry of an allocation is lost, and only its report arrives. That does not mean that the pool has no trace:

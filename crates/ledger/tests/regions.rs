@@ -4,8 +4,8 @@
 mod common;
 
 use common::*;
-use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
+use memscope_ledger::{Answer, Ledger, inexact};
 use memscope_proto::v1::{RegionPool, RegionsOnDevice};
 use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
@@ -227,6 +227,29 @@ fn regions_that_were_not_told_of_are_said() {
     let [pool] = <[RegionPool; 1]>::try_from(p.pools()).unwrap();
     assert_eq!((pool.untold_count, pool.orphan_free_count), (7, 1));
     assert_eq!(p.notes(), ["regions_untold"]);
+}
+
+/// Nothing reads what such a pool holds, so nothing puts it right after a loss.
+#[test]
+fn a_loss_leaves_regions_inexact() {
+    let mut p = Pools::new(true);
+    let lose = |p: &mut Pools, count| {
+        p.time += 1000;
+        let mut told = event(P, p.time, Body::Lost);
+        told.lost_before = count;
+        p.ledger.apply(&told);
+    };
+    lose(&mut p, 1);
+    assert!(p.notes().is_empty(), "there is no such pool");
+    p.domain(ATB, "atb");
+    p.came(ATB, 0x1000, 4 * MIB, 1, 0);
+    assert_eq!(p.notes(), ["regions_inexact_after_loss"]);
+    let notes = stats(&p.ledger).coverage;
+    let spoils = |answer| {
+        let mut notes = inexact(answer, &notes).into_iter();
+        notes.any(|note| note.code == "regions_inexact_after_loss")
+    };
+    assert!(spoils(Answer::Stats) && !spoils(Answer::Leaks));
 }
 
 #[test]

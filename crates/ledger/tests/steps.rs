@@ -7,7 +7,7 @@ mod common;
 use common::{P, SECOND};
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
-use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_ledger::{Answer, Ledger, LedgerConfig, inexact};
 use memscope_proto::v1;
 use memscope_proto::v1::{StepGap, StepsRequest, StepsResponse};
 use proptest::prelude::*;
@@ -1226,6 +1226,42 @@ fn a_step_whose_end_is_lost_is_counted_once() {
         }
         trained(&mut told, 2, true);
         assert_eq!(told.levels().0, Some(6), "{end_comes}");
+    }
+}
+
+/// Marks of steps may be among records that were lost. Steps are counted from the first one that was seen, so a loss before it makes the
+/// count no worse.
+#[test]
+fn steps_that_may_have_been_lost_are_said() {
+    let step = |told: &mut Told| {
+        told.mark(MarkKind::Step, MarkSource::Memscope, "", StackRef::NotTaken);
+    };
+    let said = |told: &Told, answer| {
+        let notes = told.steps().coverage;
+        let mut notes = inexact(answer, &notes).into_iter();
+        notes.any(|note| note.code == "steps_inexact_after_loss")
+    };
+    let mut told = Told::new();
+    told.lost = 5;
+    told.report(0x1000, 50, 50, StackRef::NotTaken);
+    assert!(!said(&told, Answer::Steps), "there are no steps");
+    told.pass(7);
+    told.pass(7);
+    assert!(!said(&told, Answer::Steps));
+    told.lost = 6;
+    told.pass(7);
+    assert!(said(&told, Answer::Steps));
+    // A source that tells more begins a count of its own.
+    step(&mut told);
+    assert!(!said(&told, Answer::Steps));
+    told.lost = 7;
+    step(&mut told);
+    for (answer, spoils) in [
+        (Answer::Steps, true),
+        (Answer::Leaks, true),
+        (Answer::Stats, false),
+    ] {
+        assert_eq!(said(&told, answer), spoils, "{answer:?}");
     }
 }
 

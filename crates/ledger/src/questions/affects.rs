@@ -170,6 +170,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["inexact_after_loss"],
             Effect::either_way(&[Blocks, Growth]),
         ),
+        // Another block may have taken the place of one that went, and has the stack and the group of that one.
+        (&["stayed_by_place"], Effect::either_way(&[Stacks, Growth])),
         (
             &["totals_inexact_after_loss"],
             Effect::either_way(&[Totals, Blocks, Driver, History, Growth]),
@@ -178,6 +180,12 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["driver_inexact_after_loss"],
             Effect::either_way(&[Driver]),
         ),
+        // Nothing reads these anew, so they stay inexact.
+        (
+            &["regions_inexact_after_loss"],
+            Effect::either_way(&[Regions]),
+        ),
+        (&["steps_inexact_after_loss"], Effect::either_way(&[Steps])),
         // A table of the BPF programs was full: a call that was not seen may have allocated or freed memory.
         (
             &["inflight_table_full"],
@@ -293,6 +301,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
                 "code_table_full",
                 "names_full",
                 "labels_full",
+                "labels_lost",
                 "stacks_shed",
                 "npu_task_queue",
                 "import_c_stacks",

@@ -206,6 +206,16 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    if !all.is_empty() && process.loss.records() > 0 {
+        say(
+            "regions_inexact_after_loss",
+            format!(
+                "records were lost, and some of them may have told of regions of {}: what these pools hold may be off by what \
+                 was lost",
+                titles(&all)
+            ),
+        );
+    }
     let untold: Vec<&RegionPool> = pools.iter().filter(|pool| pool.untold_count > 0).collect();
     if !untold.is_empty() {
         let count: u64 = untold.iter().map(|pool| pool.untold_count).sum();
@@ -342,6 +352,22 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    if lost > 0 && process.labels.any() {
+        say(
+            "labels_lost",
+            "records were lost, and labels may be among them: some blocks may lack a label, or have one that was over; \
+             ranges that were open at a loss label nothing after it"
+                .to_owned(),
+        );
+    }
+    if process.steps.lost {
+        say(
+            "steps_inexact_after_loss",
+            "records were lost after the first step, and some of them may have told of steps: how many steps there were, their \
+             numbers, and what comes per step may be off"
+                .to_owned(),
+        );
+    }
     let (mut resyncs, mut gone, mut overhang) = (0, 0, 0);
     // Without a reading since the loss, nothing proves that the lost records changed nothing.
     let mut unread = false;
@@ -375,6 +401,18 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     }
     if process.source() == Source::Driver {
         return;
+    }
+    let (blocks, bytes) = process.pool.stayed_by_place();
+    if blocks > 0 {
+        let bytes = memscope_units::bytes(bytes);
+        say(
+            "stayed_by_place",
+            format!(
+                "{bytes} in {blocks} blocks were at the same addresses with the same sizes before and after records were \
+                 lost: whether they are the same blocks no reading can tell, and their stacks and ages may be those of \
+                 earlier ones"
+            ),
+        );
     }
     if resyncs + gone + overhang == 0 && !unread {
         return;

@@ -115,6 +115,17 @@ impl Labels {
         all
     }
 
+    /// Records were lost, and the ends of ranges may be among them. The ranges that were open label nothing any more: one whose end was
+    /// lost would label all that its thread allocates, for good.
+    pub(crate) fn records_lost(&mut self) {
+        self.threads.clear();
+    }
+
+    /// Whether any label was ever told of.
+    pub(crate) fn any(&self) -> bool {
+        !self.sets.is_empty()
+    }
+
     /// How many labels found no room.
     pub(crate) fn refused(&self) -> u64 {
         self.refused

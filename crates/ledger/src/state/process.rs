@@ -196,8 +196,8 @@ impl Process {
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
-                untold_segments(scene.devices, call, taken, watch);
                 let (driver, time_ns) = (&self.driver, event.time_ns);
+                untold_segments(scene.devices, driver, call, taken, watch);
                 given_back::after(scene.devices, driver, before, call, missed_none, time_ns);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
@@ -313,6 +313,8 @@ impl Process {
     fn records_lost(&mut self, time_ns: u64) {
         let first = self.pool.lost_by == 0;
         self.pool.records_lost(time_ns);
+        self.labels.records_lost();
+        self.steps.records_lost();
         for row in self.devices.iter_mut() {
             if first {
                 row.pool.first_loss();
@@ -555,8 +557,16 @@ impl Process {
 
 /// Removes segments of a reading that a driver call takes back. Without a trace only the driver's calls show that they
 /// are gone.
-fn untold_segments(devices: &mut Devices, call: &Call, taken: Option<(u64, u64)>, watch: Watch) {
+fn untold_segments(
+    devices: &mut Devices,
+    driver: &Driver,
+    call: &Call,
+    taken: Option<(u64, u64)>,
+    watch: Watch,
+) {
     let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
+    // What lives at this address after its free came while the free was under way, and is not what was freed.
+    let is_free = is_free && !driver.lives(call.ptr);
     if !is_free && taken.is_none() {
         return;
     }

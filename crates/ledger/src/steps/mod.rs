@@ -149,6 +149,9 @@ pub(crate) struct Steps {
     pub(crate) told: StepLines,
     #[serde(default)]
     backward: Passes,
+    /// Records were lost since these steps began to be counted, and ticks may be among them.
+    #[serde(default)]
+    pub(crate) lost: bool,
     /// How often the source of ticks has changed.
     pub(crate) generation: u32,
     /// The levels since the end of the last row are of several steps: of all until a pattern was recognised in them. They make no row.
@@ -392,6 +395,11 @@ impl Steps {
         self.at_begin = false;
         self.tell(&update.name, stacks, update.stack, update.tid);
         true
+    }
+
+    /// Records were lost. Before the first tick there is no count of which one could be missing.
+    pub(crate) fn records_lost(&mut self) {
+        self.lost |= self.source != StepSource::Unknown;
     }
 
     /// Records were lost, and the ends of optimizers' steps that are under way may be among them. Ends one of these steps; returns whether

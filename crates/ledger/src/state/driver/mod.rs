@@ -513,6 +513,11 @@ impl Driver {
             .flatten()
     }
 
+    /// Whether an allocation that was seen to come lives at this address.
+    pub(crate) fn lives(&self, addr: u64) -> bool {
+        self.live.contains_key(&addr)
+    }
+
     /// Live allocations with an address of their own, by address.
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Allocation)> {
         self.live.iter().map(|(ptr, allocation)| (*ptr, allocation))

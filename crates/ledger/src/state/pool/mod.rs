@@ -80,7 +80,7 @@ impl Pool {
         let half = self.halves.remove(&scene.tid);
         let bytes = report.size.unsigned_abs();
         if in_reading {
-            self.report_in_reading(scene, report, half);
+            self.report_in_reading(scene, driver, report, half);
             return;
         }
         if report.size < 0 {
@@ -492,7 +492,11 @@ impl Pool {
         row.seen = true;
         row.traced |= traced;
         row.level_known |= scene.nothing_missed;
-        let unread = !scene.nothing_missed && row.read.until_ns <= self.complete_since;
+        let unread = match scene.nothing_missed {
+            // All was known up to the first loss, and a reading has to heal the last one.
+            true => self.lost_by > 0 && row.read.until_ns <= self.lost_by,
+            false => row.read.until_ns <= self.complete_since,
+        };
         row.ring.hold(unread);
         let in_reading = scene.time_ns < row.read.until_ns;
         if !in_reading {
@@ -565,6 +569,11 @@ impl Pool {
     /// Number of blocks that may have been freed in a loss of records.
     pub(crate) fn suspects(&self) -> usize {
         self.suspects.len()
+    }
+
+    /// Number and bytes of the blocks of which only their address and size tell that they are those from before a loss.
+    pub(crate) fn stayed_by_place(&self) -> (usize, u64) {
+        self.suspects.stayed()
     }
 
     /// Number of blocks that are kept, and of other entries that threads and losses leave behind.

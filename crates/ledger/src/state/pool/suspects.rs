@@ -2,7 +2,8 @@
 //!
 //! Owns: after a loss of records, the addresses of the blocks that lived then. If another block comes to overlap one of
 //! them, that one must be gone. Without this, every loss would leave blocks in the state that never go and look like a
-//! leak. Refuses: to judge without such proof.
+//! leak. Of those that a reading has confirmed, it keeps which they are: the reading shows that a block is there, and not that
+//! it is the one from before the loss. Refuses: to judge without such proof.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +16,12 @@ pub(crate) struct Suspects {
     ranges: BTreeMap<u64, u64>,
     /// Blocks that came since the last loss, to be added at the next.
     fresh: Vec<u64>,
+    /// Address → bytes of blocks that lived at a loss, and at whose address a later reading showed a block of the same size.
+    #[serde(default)]
+    stayed: BTreeMap<u64, u64>,
+    /// Sum of the bytes in `stayed`.
+    #[serde(default)]
+    stayed_bytes: u64,
 }
 
 impl Suspects {
@@ -50,15 +57,25 @@ impl Suspects {
 
     /// A block was seen to go.
     pub(crate) fn went(&mut self, addr: u64) {
-        if self.armed && !self.ranges.is_empty() {
+        if !self.armed {
+            return;
+        }
+        if !self.ranges.is_empty() {
             self.ranges.remove(&addr);
+        }
+        if !self.stayed.is_empty() {
+            let bytes = self.stayed.remove(&addr).unwrap_or(0);
+            self.stayed_bytes = self.stayed_bytes.saturating_sub(bytes);
         }
     }
 
-    /// A reading contains the block, so it lives.
-    pub(crate) fn confirmed(&mut self, addr: u64) {
+    /// A reading shows a block of this size at this address, so one lives there.
+    pub(crate) fn confirmed(&mut self, addr: u64, bytes: u64) {
         if self.armed && self.ranges.remove(&addr).is_some() {
             self.fresh.push(addr);
+            let before = self.stayed.insert(addr, bytes).unwrap_or(0);
+            self.stayed_bytes = self.stayed_bytes.saturating_sub(before);
+            self.stayed_bytes = self.stayed_bytes.saturating_add(bytes);
         }
     }
 
@@ -80,7 +97,12 @@ impl Suspects {
 
     /// Number of addresses that are kept.
     pub(crate) fn kept(&self) -> usize {
-        self.ranges.len() + self.fresh.len()
+        self.ranges.len() + self.fresh.len() + self.stayed.len()
+    }
+
+    /// Number and bytes of the blocks of which only their address and size tell that they are those from before a loss.
+    pub(crate) fn stayed(&self) -> (usize, u64) {
+        (self.stayed.len(), self.stayed_bytes)
     }
 
     /// Number of blocks whose free may have been lost.

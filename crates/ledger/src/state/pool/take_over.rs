@@ -307,7 +307,7 @@ impl Pool {
         let (mut live, mut known, mut requested, mut pending) = (0, 0u64, 0u64, 0u64);
         let (mut old, mut found) = ((0, 0u64), (0, 0u64));
         for (addr, block) in self.blocks.iter().filter(|(_, b)| b.device == device) {
-            self.suspects.confirmed(addr);
+            self.suspects.confirmed(addr, block.rounded);
             requested = requested.saturating_add(block.requested.get().unwrap_or(0));
             if block.pending {
                 pending = pending.saturating_add(block.rounded);
@@ -336,6 +336,7 @@ impl Pool {
     pub(crate) fn trace_in_reading(
         &mut self,
         scene: &mut Scene<'_>,
+        driver: &mut Driver,
         device: i32,
         trace: &PoolTrace,
     ) {
@@ -356,6 +357,9 @@ impl Pool {
                 row.oom_count += 1;
                 self.remember(scene.tid, Half::Oom);
             }
+            TraceAction::SegmentAlloc | TraceAction::SegmentMap => {
+                claim_read(scene, driver, device, trace.addr, trace.size);
+            }
             _ => {}
         }
     }
@@ -364,6 +368,7 @@ impl Pool {
     pub(crate) fn report_in_reading(
         &mut self,
         scene: &mut Scene<'_>,
+        driver: &mut Driver,
         report: &PoolReport,
         half: Option<Half>,
     ) {
@@ -376,6 +381,7 @@ impl Pool {
         let actions: &[TraceAction] = if report.size > 0 {
             row.alloc_count += 1;
             row.sizes.record(bytes);
+            claim_read(scene, driver, device, addr, bytes);
             &[TraceAction::Alloc]
         } else {
             row.free_count += 1;
@@ -417,6 +423,15 @@ impl Pool {
             block.labels = scene.labels;
             self.blocks.insert(trace.addr, block);
         }
+    }
+}
+
+/// An event names memory of the pool that a reading contained already. The driver's call for it may have come after the
+/// reading as well, and then nobody has said yet whose it is. What the reading does not show may be another's by now.
+fn claim_read(scene: &mut Scene<'_>, driver: &mut Driver, device: i32, addr: u64, size: u64) {
+    let segment = scene.devices.pool(device).segments.at(addr);
+    if segment.is_some_and(|segment| addr.saturating_add(size) <= segment.end()) {
+        driver.claim(scene, device, addr, size);
     }
 }
 

@@ -101,7 +101,7 @@ impl Pool {
             driver.announce_free(device, trace.addr);
         }
         if in_reading {
-            self.trace_in_reading(scene, device, trace);
+            self.trace_in_reading(scene, driver, device, trace);
             return;
         }
         if trace.action == TraceAction::FreeRequested

@@ -282,21 +282,14 @@ impl Keeper {
             Command::Ring {
                 ring,
                 position,
+                untraced,
                 done,
             } => {
-                self.read_from_now_on(*ring, position);
+                self.read_from_now_on(*ring, position, &untraced);
                 // Nobody may be waiting any more.
                 let _ = done.send(());
             }
             Command::Append { process, record } => self.append(process, &record),
-            Command::AppendOf {
-                process,
-                time_ns,
-                record,
-            } => {
-                self.read_everything();
-                self.write(process, time_ns, &record);
-            }
             Command::Define { records, done } => {
                 let records = records.into_iter();
                 self.append_all(records.map(|one| (ProcessHandle(0), one)).collect());
@@ -400,7 +393,12 @@ impl Keeper {
     }
 
     /// Takes the ring, and reads what lies in it already.
-    fn read_from_now_on(&mut self, mut ring: Ring, position: Option<u64>) {
+    fn read_from_now_on(
+        &mut self,
+        mut ring: Ring,
+        position: Option<u64>,
+        untraced: &[(ProcessHandle, u64)],
+    ) {
         self.rest.programs_were_left = position.is_some();
         if let Some(position) = position {
             ring.skip_to(position);
@@ -415,6 +413,11 @@ impl Keeper {
             tracing::error!(%error, "the ring cannot be watched; it is read every {} ms", TICK.as_millis());
         }
         self.ring = Some(ring);
+        // A fold up to an earlier moment ends at the first record that is later, and must have these by then. So what lies in the ring of
+        // such a process is not counted any more.
+        for (process, last_ns) in untraced {
+            self.write(*process, *last_ns, &DaemonRecord::Detached);
+        }
         let taken: Vec<(ProcessHandle, u64)> = self
             .watched
             .iter()

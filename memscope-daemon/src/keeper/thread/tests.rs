@@ -101,10 +101,15 @@ fn ring() -> Ring {
 }
 
 fn give_ring(keeper: &KeeperHandle) {
+    give_ring_without(keeper, Vec::new());
+}
+
+fn give_ring_without(keeper: &KeeperHandle, untraced: Vec<(ProcessHandle, u64)>) {
     let (done, wait) = std::sync::mpsc::channel();
     let command = Command::Ring {
         ring: Box::new(ring()),
         position: None,
+        untraced,
         done,
     };
     keeper.send(command).unwrap();
@@ -312,4 +317,46 @@ fn triggers_outlive_a_daemon_that_keeps_no_snapshots() {
     let (triggers, counts) = left.take_triggers();
     assert!(triggers.unwrap().has(added.trigger));
     assert_eq!(counts, told);
+}
+
+/// The daemon before was killed, and the probes went with it. What it knew last is not what the process had until this one came.
+#[test]
+fn a_process_is_not_traced_between_two_daemons_without_its_probes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (boot_ns, unix_ns) = clock::pair();
+    // The daemon before was there long ago, so that this one's own records are no longer taken for ones of that time.
+    let then = boot_ns - 60_000_000_000;
+    let pair = memscope_log::ClockPair {
+        boot_ns: then,
+        unix_ns: unix_ns - 60_000_000_000,
+    };
+    let config = memscope_log::Config::new(EPOCH, [7; 16], pair);
+    let mut journal = Journal::create(folder.path(), config).unwrap();
+    let dir = journal.epoch_dir().to_owned();
+    let facts = ProcessFacts {
+        pid: 41,
+        ..ProcessFacts::default()
+    };
+    let attached = event(P, then, Body::Attached(Box::new(facts)));
+    let record = memscope_log::records::encode(&attached, 0)
+        .unwrap()
+        .unwrap();
+    journal.append(&record, 0, None).unwrap();
+    let left = crate::replay::replay_left(&dir, LedgerConfig::default()).unwrap();
+    let (keeper, thread) = Keeper::start(Start {
+        journal: Some(journal),
+        decoder: left.decoder,
+        ..start(left.ledger)
+    })
+    .unwrap();
+    give_ring_without(&keeper, vec![(P, then)]);
+    last_record(&keeper);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+    for moment in [then + 1, boot_ns - 1, boot_ns] {
+        let until = crate::replay::Until::Boot(moment);
+        let config = LedgerConfig::default();
+        let folded = crate::replay::replay_until(&dir, config, until, Some(41)).unwrap();
+        assert_eq!(folded.ledger.detached_ns(P), Some(then), "{moment}");
+    }
 }

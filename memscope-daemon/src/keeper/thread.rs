@@ -29,6 +29,8 @@ use crate::watchdog::Pulse;
 
 /// How long a question waits for a record that another processor is still writing.
 const BUSY_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the end of a process waits for such a record.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Number of bytes that are read from the ring at once, so that commands are handled in between.
 const BATCH_BYTES: u64 = 4 << 20;
 /// How often, and with which pauses, the records that a process has sent are compared with those that came.
@@ -289,7 +291,10 @@ impl Keeper {
                 // Nobody may be waiting any more.
                 let _ = done.send(());
             }
-            Command::Append { process, record } => self.append(process, &record),
+            Command::Append { process, record } => match record {
+                DaemonRecord::Exited | DaemonRecord::Detached => self.end(process, &record),
+                _ => self.append(process, &record),
+            },
             Command::Define { records, done } => {
                 let records = records.into_iter();
                 self.append_all(records.map(|one| (ProcessHandle(0), one)).collect());
@@ -562,6 +567,17 @@ impl Keeper {
         if self.rest.may_trim(now, read.wrapping_add(self.obeyed)) {
             crate::memory::trim();
         }
+    }
+
+    /// Writes that a process has ended or is detached, behind everything that was sent and lost before: what comes later of it does not
+    /// count. Its probes may still be there, and a program that has found it live may send behind this. Such a program takes its place in
+    /// the ring first and reads the clock then, so what it tells has a later time than this end, at which it had not happened yet.
+    fn end(&mut self, process: ProcessHandle, record: &DaemonRecord) {
+        // A record that another processor is still writing holds up those behind it.
+        let began = std::time::Instant::now();
+        while !self.read_everything() && began.elapsed() < END_PATIENCE {}
+        self.tell_losses();
+        self.append(process, record);
     }
 
     /// Writes one of the daemon's own records at the current place of the log, and applies it.

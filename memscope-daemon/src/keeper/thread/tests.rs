@@ -360,3 +360,43 @@ fn a_process_is_not_traced_between_two_daemons_without_its_probes() {
         assert_eq!(folded.ledger.detached_ns(P), Some(then), "{moment}");
     }
 }
+
+/// What was lost before the end and not told yet is told before it.
+#[test]
+fn losses_before_the_end_of_a_process_count() {
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    attach(&mut ledger, P, clock::boot_ns());
+    let (keeper, thread) = Keeper::start(start(ledger)).unwrap();
+    let Command::Watch {
+        pid, uids, slot, ..
+    } = watch(P)
+    else {
+        panic!("it is none");
+    };
+    let lossy = slot.clone();
+    keeper
+        .send(Command::Watch {
+            process: P,
+            pid,
+            uids,
+            namespace: None,
+            slot,
+        })
+        .unwrap();
+    give_ring(&keeper);
+    // Said in the keeper's own thread, the command is the next that it obeys, before it looks at losses by itself.
+    let own = keeper.clone();
+    keeper
+        .ask_blocking(move |_, _| {
+            lossy.add_lost(3);
+            let record = DaemonRecord::Detached;
+            own.send(Command::Append { process: P, record }).unwrap();
+        })
+        .unwrap();
+    let summary = keeper.ask_blocking(|ledger, _| ledger.summary(P)).unwrap();
+    let summary = summary.unwrap();
+    assert!(summary.ended_ns.is_some());
+    assert_eq!(summary.lost_records, 3);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+}

@@ -148,6 +148,32 @@ fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
     assert_eq!(at(Until::Event(5)), (Some(1024), true));
 }
 
+/// A program takes its place in the ring first and reads the clock then, and its processor may have to wait in between.
+#[test]
+fn what_another_thread_sent_behind_a_later_record_is_before_the_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    const MS: u64 = 1_000_000;
+    let told = [
+        (MS, attached()),
+        (MS, pool_seen()),
+        (1000 * MS, came(512, 512)),
+        (2050 * MS, came(4096, 512)),
+        (2010 * MS, came(1024, 512)),
+    ];
+    let journal = journal(dir.path(), &told);
+    let at = |until| {
+        let replayed =
+            replay_until(journal.epoch_dir(), LedgerConfig::default(), until, None).unwrap();
+        let process = replayed.ledger.find(42).unwrap();
+        let allocated = replayed.ledger.gauge(process, 0).unwrap().allocated_bytes;
+        (allocated, replayed.end.boot_ns)
+    };
+    assert_eq!(at(Until::Boot(2000 * MS)), (Some(512), 1000 * MS));
+    assert_eq!(at(Until::Boot(2020 * MS)), (Some(1024), 2010 * MS));
+    // An event is a place in the log, whatever its time.
+    assert_eq!(at(Until::Event(4)), (Some(4096), 2050 * MS));
+}
+
 #[test]
 fn a_fold_that_nobody_waits_for_ends_early() {
     let dir = tempfile::tempdir().unwrap();

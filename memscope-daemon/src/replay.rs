@@ -240,13 +240,20 @@ pub fn replay_as_of(
 pub enum Until {
     /// After this boot time, in nanoseconds.
     Boot(u64),
-    /// After this time, in nanoseconds since 1970.
+    /// After this time, in nanoseconds since 1970: the first such time, where the clock was set back.
     Unix(u64),
     /// After the event with this number.
     Event(u64),
 }
 
 impl Until {
+    /// A time since 1970. Where the clock was set back, the last such time is meant, as far as this ledger, which is that of the present,
+    /// still knows how the clock was set.
+    pub fn at_unix(ns: u64, ledger: &Ledger) -> Until {
+        let boot_ns = ledger.known_boot_ns(ns);
+        boot_ns.map_or(Until::Unix(ns), Until::Boot)
+    }
+
     /// Whether an event lies after the moment.
     fn is_over(self, ledger: &Ledger, time_ns: u64, sequence: u64) -> bool {
         match self {

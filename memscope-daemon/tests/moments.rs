@@ -174,6 +174,39 @@ fn what_another_thread_sent_behind_a_later_record_is_before_the_moment() {
     assert_eq!(at(Until::Event(4)), (Some(4096), 2050 * MS));
 }
 
+/// The time of day came twice. It means the last one wherever it is asked for.
+#[test]
+fn a_time_that_was_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    const MIN: u64 = 60_000_000_000;
+    const DAY: u64 = 20_000 * 24 * 60 * MIN;
+    let clock = |hours: u64, minutes: u64| Body::Clock {
+        unix_ns: DAY + (60 * hours + minutes) * MIN,
+    };
+    // It is set from 14:10 back to 12:10.
+    let told = [
+        (1_000, 0, 0, clock(14, 0)),
+        (1_000, 1, 1, attached()),
+        (1_000, 1, 1, pool_seen()),
+        (4 * MIN, 1, 1, came(512, 512)),
+        (6 * MIN, 1, 1, came(1024, 512)),
+        (10 * MIN, 0, 0, clock(12, 10)),
+        (120 * MIN, 1, 1, came(2048, 512)),
+        (130 * MIN, 1, 1, came(4096, 512)),
+    ];
+    let journal = journal_of(dir.path(), &told);
+    let folder = journal.epoch_dir();
+    let present = replay_left(folder, LedgerConfig::default()).unwrap();
+    let until = Until::at_unix(DAY + (14 * 60 + 5) * MIN, &present.ledger);
+    assert_eq!(until, Until::Boot(125 * MIN));
+    let then = replay_until(folder, LedgerConfig::default(), until, None).unwrap();
+    let gauge = then.ledger.gauge(ProcessHandle(1), 0).unwrap();
+    assert_eq!(gauge.allocated_bytes, Some(2048));
+    // How the clock was set before is not known any more.
+    let early = 1;
+    assert_eq!(Until::at_unix(early, &present.ledger), Until::Unix(early));
+}
+
 #[test]
 fn a_fold_that_nobody_waits_for_ends_early() {
     let dir = tempfile::tempdir().unwrap();

@@ -69,6 +69,14 @@ pub struct Start {
 impl Keeper {
     /// Starts the thread. It reads no ring before [`Command::Ring`] comes. Without a tracer it serves a recording.
     pub fn start(start: Start) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let (handle, mut keeper) = Keeper::new(start)?;
+        let thread = std::thread::Builder::new()
+            .name("keeper".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok((handle, thread))
+    }
+
+    fn new(start: Start) -> std::io::Result<(KeeperHandle, Keeper)> {
         let Start {
             journal,
             decoder,
@@ -134,10 +142,7 @@ impl Keeper {
         };
         // That snapshots are taken again is written down, so that none of them ends one daemon after the other.
         keeper.save_watching();
-        let thread = std::thread::Builder::new()
-            .name("keeper".to_owned())
-            .spawn(move || keeper.run())?;
-        Ok((handle, thread))
+        Ok((handle, keeper))
     }
 
     /// Starts a keeper for a recording, with the ledger that was read from it.

@@ -16,7 +16,7 @@ use crate::keeper::watching::{Key, Said};
 use crate::messages::Messages;
 use crate::probe::slot::Slot;
 use crate::snapshots::{self, Counts, Limits, Writer};
-use crate::triggers::Triggers;
+use crate::triggers::{Firing, Triggers};
 
 const P: ProcessHandle = ProcessHandle(1);
 const EPOCH: u64 = 5;
@@ -399,4 +399,39 @@ fn losses_before_the_end_of_a_process_count() {
     assert_eq!(summary.lost_records, 3);
     keeper.send(Command::Stop).unwrap();
     thread.join().unwrap();
+}
+
+/// A picture of a large process takes long, and the daemon may be killed meanwhile. The next one knows what to take again.
+#[test]
+fn what_fired_is_written_down_before_its_picture_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    attach(&mut ledger, P, 1);
+    let watching = Watching::new(folder.path(), EPOCH);
+    let (_, mut keeper) = Keeper::new(Start {
+        taking: Some(taking(folder.path())),
+        watching: Some((watching, LeftWatching::default())),
+        ..start(ledger)
+    })
+    .unwrap();
+    let fired = |trigger| Firing {
+        trigger,
+        condition: "oom".parse().unwrap(),
+        process: P,
+        device: Some(0),
+        reason: "it ran out of memory".to_owned(),
+        paused: None,
+        paused_before: 0,
+        last_before_ns: None,
+    };
+    keeper.due = vec![fired(1), fired(2)];
+    let waited = std::cell::Cell::new(0);
+    keeper.take_due_by(AsOf::default(), |ledger, process, as_of| {
+        let left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
+        waited.set(left.waiting().count());
+        ledger.picture(process, as_of)
+    });
+    assert_eq!(waited.get(), 2);
+    let made = keeper.pictures.iter().map(|made| made.firings.len());
+    assert_eq!(made.collect::<Vec<_>>(), [2]);
 }

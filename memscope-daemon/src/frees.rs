@@ -11,6 +11,35 @@ use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
 /// freed long before.
 const MOST_RECORDS_BEHIND: u64 = 5_000_000;
 
+/// What happened to a block behind the moment.
+pub(crate) struct Behind {
+    process: ProcessHandle,
+    tid: u32,
+    addr: u64,
+    is_free: bool,
+}
+
+impl Behind {
+    /// From an event; `None` if it ends no block.
+    pub(crate) fn of(event: &Event) -> Option<Behind> {
+        let Body::Trace(trace) = &event.body else {
+            return None;
+        };
+        let is_free = match trace.action {
+            TraceAction::FreeRequested | TraceAction::FreeCompleted => true,
+            // Where another block comes instead, the record of the free was lost.
+            TraceAction::Alloc => false,
+            _ => return None,
+        };
+        Some(Behind {
+            process: event.process,
+            tid: event.tid,
+            addr: trace.addr,
+            is_free,
+        })
+    }
+}
+
 /// The frees that are waited for.
 pub struct Frees {
     process: ProcessHandle,
@@ -39,22 +68,11 @@ impl Frees {
         }
     }
 
-    /// Takes an event behind the moment.
-    pub(crate) fn see(&mut self, event: &Event) {
-        let Body::Trace(trace) = &event.body else {
-            return;
-        };
-        if event.process != self.process {
-            return;
-        }
-        let is_free = matches!(
-            trace.action,
-            TraceAction::FreeRequested | TraceAction::FreeCompleted
-        );
-        // Where another block comes instead, the record of the free was lost.
-        let ends = is_free || trace.action == TraceAction::Alloc;
-        if ends && self.open.remove(&trace.addr) && is_free {
-            self.by.insert(trace.addr, event.tid);
+    /// Takes what happened behind the moment.
+    pub(crate) fn see(&mut self, behind: &Behind) {
+        let is_theirs = behind.process == self.process;
+        if is_theirs && self.open.remove(&behind.addr) && behind.is_free {
+            self.by.insert(behind.addr, behind.tid);
         }
     }
 

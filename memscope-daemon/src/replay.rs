@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use crate::frees::Frees;
+use crate::frees::{Behind, Frees};
 use crate::memory::{FoldRoom, NoRoom};
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId, ProcessHandle};
@@ -29,6 +29,9 @@ const PIECES_PER_LOOK: u64 = 1000;
 /// How far the time of one of the daemon's own records may lie after the times of records that follow it, in
 /// nanoseconds. While the daemon wrote its record, others came from the kernel.
 const OWN_RECORDS_AHEAD_NS: u64 = 10_000_000_000;
+/// The same for a record of the kernel's. A program takes its place in the ring first and reads the clock then; its processor may have to
+/// wait in between, while others send theirs.
+const KERNEL_AHEAD_NS: u64 = 1_000_000_000;
 
 /// What was read of a recording.
 pub struct Replayed {
@@ -237,13 +240,20 @@ pub fn replay_as_of(
 pub enum Until {
     /// After this boot time, in nanoseconds.
     Boot(u64),
-    /// After this time, in nanoseconds since 1970.
+    /// After this time, in nanoseconds since 1970: the first such time, where the clock was set back.
     Unix(u64),
     /// After the event with this number.
     Event(u64),
 }
 
 impl Until {
+    /// A time since 1970. Where the clock was set back, the last such time is meant, as far as this ledger, which is that of the present,
+    /// still knows how the clock was set.
+    pub fn at_unix(ns: u64, ledger: &Ledger) -> Until {
+        let boot_ns = ledger.known_boot_ns(ns);
+        boot_ns.map_or(Until::Unix(ns), Until::Boot)
+    }
+
     /// Whether an event lies after the moment.
     fn is_over(self, ledger: &Ledger, time_ns: u64, sequence: u64) -> bool {
         match self {
@@ -253,24 +263,28 @@ impl Until {
         }
     }
 
-    /// Whether an event lies so far after the moment that no event from before the moment can follow. The kernel's
-    /// records come in the order of their times. A record of the daemon's own has the time at which it was written,
-    /// and may be followed by records that the kernel sent just before that time.
+    /// Whether an event lies so far after the moment that no event from before the moment can follow. Records of one allocator come in the
+    /// order of their times, since it holds its lock meanwhile; those of several threads may not. A record of the daemon's own has the time
+    /// at which it was written, and may be followed by records that the kernel sent just before that time.
     fn is_past(self, ledger: &Ledger, header: &Header) -> bool {
-        let ahead = |ns: u64| ns.saturating_add(OWN_RECORDS_AHEAD_NS);
+        let ahead = |ns: u64| {
+            ns.saturating_add(match header.kind < KIND_DAEMON_FIRST {
+                true => KERNEL_AHEAD_NS,
+                false => OWN_RECORDS_AHEAD_NS,
+            })
+        };
         match self {
             Until::Event(_) => true,
-            _ if header.kind < KIND_DAEMON_FIRST => true,
             Until::Boot(ns) => header.time_ns > ahead(ns),
             Until::Unix(ns) => ledger.unix_ns(header.time_ns) > ahead(ns),
         }
     }
 
-    /// Whether a segment begins before the moment or at it. Clocks may have been set: a segment that begins just
-    /// before the moment counts as a later one, so that reading starts with the segment before it.
+    /// Whether a segment begins before the moment. Its state may have a record from just behind its beginning, and clocks may have been
+    /// set: a segment that begins just before the moment counts as a later one, so that reading starts with the segment before it.
     fn is_behind(self, place: &SegmentPlace) -> bool {
         match self {
-            Until::Boot(ns) => place.header.first_boot_ns <= ns,
+            Until::Boot(ns) => place.header.first_boot_ns.saturating_add(KERNEL_AHEAD_NS) <= ns,
             Until::Unix(ns) => place.first_unix_ns().saturating_add(CLOCK_STEP_NS) <= ns,
             Until::Event(number) => place.header.first_sequence <= number.saturating_add(1),
         }
@@ -388,8 +402,9 @@ fn read_on(
                 if wants_names {
                     fold.ledger.learn(&event);
                 }
-                if let Some(frees) = frees.as_mut().filter(|_| !entry.repeated) {
-                    frees.see(&event);
+                let frees = frees.as_mut().filter(|_| !entry.repeated);
+                if let Some((frees, behind)) = frees.zip(Behind::of(&event)) {
+                    frees.see(&behind);
                 }
             }
         }
@@ -572,7 +587,9 @@ fn fold_from(
         pid,
         left,
     } = course;
-    let mut freed_by = HashMap::new();
+    // What happened to blocks behind the moment, and when the first record came that lies past it.
+    let mut behind = Vec::new();
+    let mut past_ns = None;
     let mut about = About::new(pid);
     let epoch = place.header.epoch;
     let begins_late = !place.stands_alone();
@@ -676,12 +693,11 @@ fn fold_from(
             !entry.repeated && until.is_over(&fold.ledger, header.time_ns, entry.sequence)
         };
         let over = until.filter(is_over);
-        let mut first_behind = None;
         if about.wants(&header) {
             match fold.decoder.decode_read(&header, entry.record) {
                 Outcome::Decoded(event) if over.is_some() => {
                     fold.ledger.learn(&event);
-                    first_behind = Some(event);
+                    behind.extend(Behind::of(&event).filter(|_| still.is_some()));
                 }
                 Outcome::Decoded(event) if about.is_theirs(&event) => {
                     fold.ledger.apply(&event);
@@ -705,29 +721,31 @@ fn fold_from(
             if !until.is_past(&fold.ledger, &header) {
                 continue;
             }
-            let named_until = header.time_ns.saturating_add(NAMED_WITHIN_NS);
-            let process = pid.and_then(|pid| fold.ledger.find(pid));
-            let begin = |(still, process)| Frees::begin(&fold.ledger, process, still);
-            let mut frees = still.zip(process).map(begin);
-            if let (Some(frees), Some(event)) = (&mut frees, &first_behind) {
-                frees.see(event);
-            }
-            read_on(
-                &mut records,
-                &mut fold,
-                &about,
-                named_until,
-                &mut frees,
-                bounds,
-                is_at_end,
-            )?;
-            freed_by = frees.map(Frees::threads).unwrap_or_default();
+            past_ns = Some(header.time_ns);
             break;
         }
         if !entry.repeated {
             fold.sequence = entry.sequence;
         }
     }
+    let process = pid.and_then(|pid| fold.ledger.find(pid));
+    let begin = |(still, process)| Frees::begin(&fold.ledger, process, still);
+    let mut frees = still.zip(process).map(begin);
+    if let Some(frees) = &mut frees {
+        behind.iter().for_each(|one| frees.see(one));
+    }
+    if let Some(past_ns) = past_ns {
+        read_on(
+            &mut records,
+            &mut fold,
+            &about,
+            past_ns.saturating_add(NAMED_WITHIN_NS),
+            &mut frees,
+            bounds,
+            is_at_end,
+        )?;
+    }
+    let freed_by = frees.map(Frees::threads).unwrap_or_default();
     let ledger = fold.ledger;
     let warnings: Vec<String> = records
         .warnings()

@@ -880,7 +880,10 @@ impl Serving {
             Moment::Event(number) if number > end.event.sequence => {
                 return Err(not_in_the_journal("has not come yet"));
             }
-            Moment::Unix(ns) => Until::Unix(ns),
+            Moment::Unix(ns) => {
+                let at = self.ask_keeper(move |ledger, _| Until::at_unix(ns, ledger));
+                at.await?
+            }
             Moment::Ago(ns) => Until::Boot(end.boot_ns.saturating_sub(ns)),
             Moment::Boot(ns) => Until::Boot(ns),
             Moment::Event(number) => Until::Event(number),

@@ -23,6 +23,9 @@ use crate::replay;
 use crate::tracer::{Keeping, Kept, Since, TakeOver, read_kept, write_kept};
 use crate::{clock, error_chain};
 
+/// About as many segments does a full journal have at most.
+const SEGMENTS: u64 = 512;
+
 /// What the daemon begins with.
 pub struct Beginning {
     /// Epoch of the journal and of the events.
@@ -306,8 +309,15 @@ fn journal_config(config: &Config, epoch: u64, boot: &str) -> memscope_log::Conf
     let boot_id = memscope_log::boot_id(boot).unwrap_or_default();
     let mut journal = memscope_log::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
     journal.total_bytes = config.journal_mib << 20;
-    journal.segment_bytes = (journal.total_bytes / 16).clamp(256 << 10, 8 << 20);
+    journal.segment_bytes = segment_bytes(journal.total_bytes);
     journal
+}
+
+/// Size of a segment in a journal of this size, in bytes. Whoever reads the journal opens all segments and their states, so a large journal
+/// has larger ones, and not more. A small one has smaller ones, since the oldest goes as a whole.
+fn segment_bytes(journal_bytes: u64) -> u64 {
+    let usual = (journal_bytes / 16).clamp(256 << 10, 8 << 20);
+    usual.max(journal_bytes / SEGMENTS).min(1 << 30)
 }
 
 fn new_journal(
@@ -414,6 +424,19 @@ pub fn clean_up(config: &Config) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_journal_has_no_more_files() {
+        for mib in (0..20).map(|power| 1 << power) {
+            let bytes: u64 = mib << 20;
+            let segment = segment_bytes(bytes);
+            assert!(bytes / segment <= SEGMENTS, "{mib} MiB");
+            assert!((256 << 10..=1 << 30).contains(&segment), "{mib} MiB");
+            assert!(segment * 2 <= bytes, "{mib} MiB");
+        }
+        // The one that there is without a setting.
+        assert_eq!(segment_bytes(256 << 20), 8 << 20);
+    }
 
     #[test]
     fn names_of_pins_have_no_dot_and_tell_directories_apart() {

@@ -148,6 +148,65 @@ fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
     assert_eq!(at(Until::Event(5)), (Some(1024), true));
 }
 
+/// A program takes its place in the ring first and reads the clock then, and its processor may have to wait in between.
+#[test]
+fn what_another_thread_sent_behind_a_later_record_is_before_the_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    const MS: u64 = 1_000_000;
+    let told = [
+        (MS, attached()),
+        (MS, pool_seen()),
+        (1000 * MS, came(512, 512)),
+        (2050 * MS, came(4096, 512)),
+        (2010 * MS, came(1024, 512)),
+    ];
+    let journal = journal(dir.path(), &told);
+    let at = |until| {
+        let replayed =
+            replay_until(journal.epoch_dir(), LedgerConfig::default(), until, None).unwrap();
+        let process = replayed.ledger.find(42).unwrap();
+        let allocated = replayed.ledger.gauge(process, 0).unwrap().allocated_bytes;
+        (allocated, replayed.end.boot_ns)
+    };
+    assert_eq!(at(Until::Boot(2000 * MS)), (Some(512), 1000 * MS));
+    assert_eq!(at(Until::Boot(2020 * MS)), (Some(1024), 2010 * MS));
+    // An event is a place in the log, whatever its time.
+    assert_eq!(at(Until::Event(4)), (Some(4096), 2050 * MS));
+}
+
+/// The time of day came twice. It means the last one wherever it is asked for.
+#[test]
+fn a_time_that_was_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    const MIN: u64 = 60_000_000_000;
+    const DAY: u64 = 20_000 * 24 * 60 * MIN;
+    let clock = |hours: u64, minutes: u64| Body::Clock {
+        unix_ns: DAY + (60 * hours + minutes) * MIN,
+    };
+    // It is set from 14:10 back to 12:10.
+    let told = [
+        (1_000, 0, 0, clock(14, 0)),
+        (1_000, 1, 1, attached()),
+        (1_000, 1, 1, pool_seen()),
+        (4 * MIN, 1, 1, came(512, 512)),
+        (6 * MIN, 1, 1, came(1024, 512)),
+        (10 * MIN, 0, 0, clock(12, 10)),
+        (120 * MIN, 1, 1, came(2048, 512)),
+        (130 * MIN, 1, 1, came(4096, 512)),
+    ];
+    let journal = journal_of(dir.path(), &told);
+    let folder = journal.epoch_dir();
+    let present = replay_left(folder, LedgerConfig::default()).unwrap();
+    let until = Until::at_unix(DAY + (14 * 60 + 5) * MIN, &present.ledger);
+    assert_eq!(until, Until::Boot(125 * MIN));
+    let then = replay_until(folder, LedgerConfig::default(), until, None).unwrap();
+    let gauge = then.ledger.gauge(ProcessHandle(1), 0).unwrap();
+    assert_eq!(gauge.allocated_bytes, Some(2048));
+    // How the clock was set before is not known any more.
+    let early = 1;
+    assert_eq!(Until::at_unix(early, &present.ledger), Until::Unix(early));
+}
+
 #[test]
 fn a_fold_that_nobody_waits_for_ends_early() {
     let dir = tempfile::tempdir().unwrap();

@@ -41,11 +41,20 @@ impl Clock {
 
     /// Boot time at a real time, by the last pair from before it; `None` without any pair.
     pub(crate) fn boot_ns(&self, unix_ns: u64) -> Option<u64> {
-        let pairs = self.pairs.iter();
-        let found = pairs.rev().find(|pair| pair.1 <= unix_ns);
-        let (boot, unix) = found.or(self.pairs.front())?;
-        let moved = i128::from(*boot) + i128::from(unix_ns) - i128::from(*unix);
-        Some(u64::try_from(moved).unwrap_or(0))
+        self.known_boot_ns(unix_ns).or_else(|| {
+            let (boot, unix) = self.pairs.front()?;
+            Some(boot.saturating_sub(unix.saturating_sub(unix_ns)))
+        })
+    }
+
+    /// The same; `None` also if all pairs are from after it.
+    pub(crate) fn known_boot_ns(&self, unix_ns: u64) -> Option<u64> {
+        let at = self.pairs.iter().rposition(|pair| pair.1 <= unix_ns)?;
+        let (boot, unix) = self.pairs.get(at)?;
+        let moved = boot.saturating_add(unix_ns - unix);
+        // Where the clock was set forward, the times that it left out are the moment at which it was.
+        let next = self.pairs.get(at + 1);
+        Some(next.map_or(moved, |next| moved.min(next.0)))
     }
 }
 
@@ -66,5 +75,9 @@ mod tests {
         for boot in [50, 150, 250] {
             assert_eq!(clock.boot_ns(clock.unix_ns(boot)), Some(boot));
         }
+        assert_eq!(clock.known_boot_ns(10_099), None);
+        assert_eq!(clock.known_boot_ns(10_150), Some(150));
+        // These times never were.
+        assert_eq!(clock.boot_ns(50_000), Some(200));
     }
 }

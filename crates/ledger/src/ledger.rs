@@ -426,6 +426,12 @@ impl Ledger {
         self.clock.unix_ns(boot_ns)
     }
 
+    /// The same as [`Ledger::boot_ns`] for a time at which it is known how the clock was set; `None` for earlier ones. Of a time that was
+    /// twice, since the clock was set back, the last one is meant.
+    pub fn known_boot_ns(&self, unix_ns: u64) -> Option<u64> {
+        self.clock.known_boot_ns(unix_ns)
+    }
+
     /// Boot time at a real time, in nanoseconds; `None` before the first pair of clock readings.
     pub fn boot_ns(&self, unix_ns: u64) -> Option<u64> {
         self.clock.boot_ns(unix_ns)

@@ -30,6 +30,9 @@ pub enum Command {
         ring: Box<Ring>,
         /// Where an earlier daemon's journal ends, if it has read this ring.
         position: Option<u64>,
+        /// Processes that this daemon does not trace on, with the moment up to which they were traced, in nanoseconds of boot time. Their
+        /// end is written before anything else: at no later moment is what they had then taken for what they have.
+        untraced: Vec<(ProcessHandle, u64)>,
         /// Receives a message when everything that lay in it is applied.
         done: Sender<()>,
     },
@@ -38,15 +41,6 @@ pub enum Command {
         /// Process that the record is about; 0 for the machine.
         process: ProcessHandle,
         /// The record.
-        record: DaemonRecord,
-    },
-    /// The same, of a moment that has passed.
-    AppendOf {
-        /// Process that the record is about.
-        process: ProcessHandle,
-        /// The moment, nanoseconds of boot time.
-        time_ns: u64,
-        /// The record, which becomes the last event of the process at that moment.
         record: DaemonRecord,
     },
     /// Append records about the machine, all at once, and report when they are applied.

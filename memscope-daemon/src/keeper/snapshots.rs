@@ -10,13 +10,14 @@
 
 use std::sync::Arc;
 
-use memscope_ledger::Ledger;
 use memscope_ledger::event::{Event, ProcessHandle};
-use memscope_ledger::report::{AsOf, Baseline};
+use memscope_ledger::report::{AsOf, Baseline, SnapshotReport};
+use memscope_ledger::{Ledger, Unnamed};
 
 use super::state::Keeper;
 use super::taking::{Picture, Taking};
 use crate::snapshots::Job;
+use crate::triggers::Firing;
 
 impl Keeper {
     /// Checks the triggers after an event that the ledger has applied.
@@ -48,45 +49,57 @@ impl Keeper {
     }
 
     fn take_due(&mut self, as_of: AsOf) {
+        self.take_due_by(as_of, Ledger::picture);
+    }
+
+    /// `picture` makes the picture of a process, for all its firings.
+    pub(super) fn take_due_by(
+        &mut self,
+        as_of: AsOf,
+        picture: impl Fn(&Ledger, ProcessHandle, AsOf) -> Option<(SnapshotReport, Unnamed)>,
+    ) {
         let due = std::mem::take(&mut self.due);
-        let Some(taking) = &mut self.taking else {
-            return;
-        };
-        let made_before = self.pictures.len();
-        for firing in due {
-            if firing.paused.is_some() {
-                taking.writer.paused(
-                    &firing,
-                    &name(&self.ledger, firing.process),
-                    taking.pause_ns,
-                );
-                continue;
-            }
-            if !taking.writer.has_room() {
-                taking.triggers.not_taken(&firing);
-                taking
-                    .writer
-                    .busy(&firing, &name(&self.ledger, firing.process));
-                continue;
-            }
-            // Several triggers may need the same picture.
-            let mut made = self.pictures.iter_mut().skip(made_before);
-            let made = made.find(|made| made.report.process.handle == firing.process);
-            let baseline = self.ledger.baseline(firing.process);
-            let baseline = baseline.unwrap_or(Baseline::Unknown);
-            if let Some(picture) = made {
-                taking.writer.hold(&firing, &picture.report);
-                picture.firings.push((firing, baseline));
-            } else if let Some((report, unnamed)) = self.ledger.picture(firing.process, as_of) {
-                taking.writer.hold(&firing, &report);
+        for of_one in due.chunk_by(|one, other| one.process == other.process) {
+            let firings = self.hold(of_one, as_of);
+            // Before the picture is made, which takes long where a process has much: whoever is killed over it has it written down.
+            self.save_watching();
+            let process = firings.first().map(|(firing, _)| firing.process);
+            let made = process.and_then(|process| picture(&self.ledger, process, as_of));
+            if let (Some((report, unnamed)), Some(taking)) = (made, &self.taking) {
+                taking.writer.weigh(&report, firings.len());
                 self.pictures.push(Picture {
                     report,
                     unnamed,
-                    firings: vec![(firing, baseline)],
+                    firings,
                 });
             }
         }
-        self.save_watching();
+    }
+
+    /// Notes the firings of one process whose snapshots are taken, and gives them with whether the process's baseline is known.
+    fn hold(&mut self, due: &[Firing], as_of: AsOf) -> Vec<(Firing, Baseline)> {
+        let mut held = Vec::new();
+        let Some(taking) = &mut self.taking else {
+            return held;
+        };
+        for firing in due {
+            let summary = self.ledger.summary(firing.process);
+            let name = match &summary {
+                Some(summary) => format!("process {} ({})", summary.facts.pid, summary.facts.comm),
+                None => "a process".to_owned(),
+            };
+            if firing.paused.is_some() {
+                taking.writer.paused(firing, &name, taking.pause_ns);
+            } else if !taking.writer.has_room() {
+                taking.triggers.not_taken(firing);
+                taking.writer.busy(firing, &name);
+            } else if let Some(summary) = summary {
+                taking.writer.hold(firing, as_of, &summary.facts);
+                let baseline = self.ledger.baseline(firing.process);
+                held.push((firing.clone(), baseline.unwrap_or(Baseline::Unknown)));
+            }
+        }
+        held
     }
 
     /// Hands the pictures that were made to the thread that writes them, with the names that are known by now.
@@ -126,12 +139,5 @@ impl Keeper {
                 taking.triggers.end(pid, start);
             }
         }
-    }
-}
-
-fn name(ledger: &Ledger, process: ProcessHandle) -> String {
-    match ledger.summary(process) {
-        Some(summary) => format!("process {} ({})", summary.facts.pid, summary.facts.comm),
-        None => "a process".to_owned(),
     }
 }

@@ -73,6 +73,14 @@ pub struct Start {
 impl Keeper {
     /// Starts the thread. It reads no ring before [`Command::Ring`] comes. Without a tracer it serves a recording.
     pub fn start(start: Start) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let (handle, mut keeper) = Keeper::new(start)?;
+        let thread = std::thread::Builder::new()
+            .name("keeper".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok((handle, thread))
+    }
+
+    fn new(start: Start) -> std::io::Result<(KeeperHandle, Keeper)> {
         let Start {
             journal,
             decoder,
@@ -138,10 +146,7 @@ impl Keeper {
         };
         // That snapshots are taken again is written down, so that none of them ends one daemon after the other.
         keeper.save_watching();
-        let thread = std::thread::Builder::new()
-            .name("keeper".to_owned())
-            .spawn(move || keeper.run())?;
-        Ok((handle, thread))
+        Ok((handle, keeper))
     }
 
     /// Starts a keeper for a recording, with the ledger that was read from it.
@@ -288,21 +293,17 @@ impl Keeper {
             Command::Ring {
                 ring,
                 position,
+                untraced,
                 done,
             } => {
-                self.read_from_now_on(*ring, position);
+                self.read_from_now_on(*ring, position, &untraced);
                 // Nobody may be waiting any more.
                 let _ = done.send(());
             }
-            Command::Append { process, record } => self.append(process, &record),
-            Command::AppendOf {
-                process,
-                time_ns,
-                record,
-            } => {
-                self.read_everything();
-                self.write(process, time_ns, &record);
-            }
+            Command::Append { process, record } => match record {
+                DaemonRecord::Exited | DaemonRecord::Detached => self.end(process, &record),
+                _ => self.append(process, &record),
+            },
             Command::Define { records, done } => {
                 let records = records.into_iter();
                 self.append_all(records.map(|one| (ProcessHandle(0), one)).collect());
@@ -410,7 +411,12 @@ impl Keeper {
     }
 
     /// Takes the ring, and reads what lies in it already.
-    fn read_from_now_on(&mut self, mut ring: Ring, position: Option<u64>) {
+    fn read_from_now_on(
+        &mut self,
+        mut ring: Ring,
+        position: Option<u64>,
+        untraced: &[(ProcessHandle, u64)],
+    ) {
         self.rest.programs_were_left = position.is_some();
         if let Some(position) = position {
             ring.skip_to(position);
@@ -425,6 +431,11 @@ impl Keeper {
             tracing::error!(%error, "the ring cannot be watched; it is read every {} ms", TICK.as_millis());
         }
         self.ring = Some(ring);
+        // A fold up to an earlier moment ends at the first record that is later, and must have these by then. So what lies in the ring of
+        // such a process is not counted any more.
+        for (process, last_ns) in untraced {
+            self.write(*process, *last_ns, &DaemonRecord::Detached);
+        }
         let taken: Vec<(ProcessHandle, u64)> = self
             .watched
             .iter()
@@ -589,6 +600,15 @@ impl Keeper {
         if self.rest.may_trim(now, read.wrapping_add(self.obeyed)) {
             crate::memory::trim();
         }
+    }
+
+    /// Writes that a process has ended or is detached, behind everything that was sent and lost before: what comes later of it does not
+    /// count. Its probes may still be there, and a program that has found it live may send behind this. Such a program takes its place in
+    /// the ring first and reads the clock then, so what it tells has a later time than this end, at which it had not happened yet.
+    fn end(&mut self, process: ProcessHandle, record: &DaemonRecord) {
+        self.read_everything();
+        self.tell_losses();
+        self.append(process, record);
     }
 
     /// Writes one of the daemon's own records at the current place of the log, and applies it.

@@ -18,7 +18,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::report::{Baseline, BlockState, SnapshotBlock, SnapshotReport};
+use memscope_ledger::event::ProcessFacts;
+use memscope_ledger::report::{AsOf, Baseline, BlockState, SnapshotBlock, SnapshotReport};
 use memscope_proto::formats::Format;
 use memscope_rpc::{Condition, Metric};
 use shelf::KILLED;
@@ -158,12 +159,17 @@ impl Writer {
         waiting == 0 || waiting < WAITING && bytes < WAITING_BYTES
     }
 
-    /// Holds room for the snapshot of a firing, until it is queued and written. They are queued in the same order.
-    pub fn hold(&self, firing: &Firing, report: &SnapshotReport) {
+    /// Notes that the snapshot of a firing waits, until it is queued and written. They are queued in the same order. What is noted can be
+    /// written down before the picture is made, which takes long: whoever kills the daemon meanwhile loses none without a word.
+    pub fn hold(&self, firing: &Firing, as_of: AsOf, facts: &ProcessFacts) {
         self.is_busy.store(false, Ordering::Relaxed);
-        self.shelf.waits_for(Waiting::of(firing, report));
-        self.waiting_bytes
-            .fetch_add(weight(report), Ordering::Relaxed);
+        self.shelf.waits_for(Waiting::of(firing, as_of, facts));
+    }
+
+    /// Holds room for so many snapshots of this picture.
+    pub fn weigh(&self, report: &SnapshotReport, snapshots: usize) {
+        let bytes = weight(report).saturating_mul(snapshots);
+        self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Queues a snapshot to be written, for which room is held.

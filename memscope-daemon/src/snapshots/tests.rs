@@ -143,7 +143,10 @@ impl Place {
     }
 
     fn take(&self, job: Job) {
-        self.writer.hold(&job.firing, &job.report);
+        let report = &job.report;
+        self.writer
+            .hold(&job.firing, report.as_of, &report.process.facts);
+        self.writer.weigh(report, 1);
         self.writer.take(job);
     }
 

@@ -1,6 +1,7 @@
 //! Firings whose snapshots are not written yet, as they are told to the daemon that comes next.
 
-use memscope_ledger::report::{AsOf, SnapshotReport};
+use memscope_ledger::event::ProcessFacts;
+use memscope_ledger::report::AsOf;
 use serde::{Deserialize, Serialize};
 
 use crate::triggers::Firing;
@@ -23,12 +24,11 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// The one of which this is the picture.
-    pub(super) fn of(firing: &Firing, report: &SnapshotReport) -> Waiting {
-        let facts = &report.process.facts;
+    /// The one of this firing.
+    pub(super) fn of(firing: &Firing, as_of: AsOf, facts: &ProcessFacts) -> Waiting {
         Waiting {
             firing: firing.clone(),
-            as_of: report.as_of,
+            as_of,
             pid: facts.pid,
             start_ticks: facts.start_ticks,
             comm: facts.comm.clone(),

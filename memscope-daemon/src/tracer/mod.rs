@@ -62,7 +62,9 @@ use crate::native::Unwinder;
 use crate::policy::Policy;
 use crate::probe::ProbeError;
 use crate::probe::calibrate::Layout;
+use crate::probe::links::{Link, detach_all};
 use crate::probe::load::{AttachMethod, Kernel};
+use crate::probe::slot::Slot;
 use crate::watchdog::Pulse;
 
 /// Time between two searches for processes that match rules.
@@ -532,12 +534,32 @@ impl Tracer {
 
     /// Stops tracing a process, and records `why`.
     fn end(&mut self, pid: u32, why: DaemonRecord) -> Option<Traced> {
+        self.end_all(&[pid], &why).pop()
+    }
+
+    /// Stops tracing processes, and records `why`. Returns those that were traced.
+    fn end_all(&mut self, pids: &[u32], why: &DaemonRecord) -> Vec<Traced> {
         self.pulse.beat();
         self.say_full();
-        let mut traced = self.traced.remove(&pid)?;
-        traced.slot.set_flags(0);
-        crate::probe::links::detach_all(std::mem::take(&mut traced.links));
-        self.append(traced.handle, why);
+        let traced = pids.iter().filter_map(|pid| self.traced.remove(pid));
+        let mut ended: Vec<Traced> = traced.collect();
+        let parts = ended
+            .iter_mut()
+            .map(|one| (one.handle, &one.slot, std::mem::take(&mut one.links)));
+        silence(
+            parts,
+            |process| self.append(process, why.clone()),
+            detach_all,
+        );
+        for one in &ended {
+            self.forget(one);
+        }
+        ended
+    }
+
+    /// Drops what is kept of a process whose probes are gone.
+    fn forget(&mut self, traced: &Traced) {
+        self.pulse.beat();
         let (done, wait) = std::sync::mpsc::channel();
         let sent = self.keeper.send(Command::Unwatch {
             process: traced.handle,
@@ -547,10 +569,9 @@ impl Tracer {
             // The slot may be used again only when the keeper has read its counters.
             let _ = wait.recv();
         }
-        self.kernel.remove_process(pid);
+        self.kernel.remove_process(traced.pid);
         self.unwinder.forget(traced.handle);
-        tracing::info!(pid, "no longer traced");
-        Some(traced)
+        tracing::info!(pid = traced.pid, "no longer traced");
     }
 
     fn detach(
@@ -634,19 +655,7 @@ impl Tracer {
 
     fn detach_everything(&mut self) {
         let pids: Vec<u32> = self.traced.keys().copied().collect();
-        // Remove all links in parallel first, because each removal waits for the kernel.
-        let links = self
-            .traced
-            .values_mut()
-            .flat_map(|t| {
-                t.slot.set_flags(0);
-                std::mem::take(&mut t.links)
-            })
-            .collect();
-        crate::probe::links::detach_all(links);
-        for pid in pids {
-            self.end(pid, DaemonRecord::Detached);
-        }
+        self.end_all(&pids, &DaemonRecord::Detached);
     }
 
     /// Detaches everything, and removes what would outlive the daemon. Rules stay written down: they are in force again at the next
@@ -755,6 +764,22 @@ pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<KeeperMessa
     Ok(sender)
 }
 
+/// Has the programs send nothing more of processes, says so, and only then removes their probes: that may take half a minute, in which
+/// what is known of a process is no longer what it has. All are removed together, because each removal waits for the kernel.
+fn silence<'a>(
+    processes: impl Iterator<Item = (ProcessHandle, &'a Slot, Vec<Link>)>,
+    say: impl Fn(ProcessHandle),
+    remove: impl FnOnce(Vec<Link>),
+) {
+    let mut all = Vec::new();
+    for (process, slot, links) in processes {
+        slot.set_flags(0);
+        say(process);
+        all.extend(links);
+    }
+    remove(all);
+}
+
 /// The scope of a rule, in the words of `status`.
 fn scope(scope: &AttachScope) -> String {
     match scope {
@@ -762,5 +787,33 @@ fn scope(scope: &AttachScope) -> String {
         AttachScope::Comm(name) => format!("comm={name}"),
         AttachScope::Cgroup(path) => format!("cgroup={path}"),
         AttachScope::All => "all".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Their probes take long to remove, and the processes go on meanwhile.
+    #[test]
+    fn a_process_has_ended_before_its_probes_are_removed() {
+        let slots = [Slot::untraced(), Slot::untraced()];
+        for slot in &slots {
+            slot.go_live();
+        }
+        let order = RefCell::new(Vec::new());
+        let processes = (1..).zip(&slots);
+        silence(
+            processes.map(|(number, slot)| (ProcessHandle(number), slot, Vec::new())),
+            |process| {
+                let silent = slots.each_ref().map(Slot::is_silent);
+                order.borrow_mut().push((process.0, silent));
+            },
+            |_| order.borrow_mut().push((0, [true, true])),
+        );
+        let expected = [(1, [true, false]), (2, [true, true]), (0, [true, true])];
+        assert_eq!(order.into_inner(), expected);
     }
 }

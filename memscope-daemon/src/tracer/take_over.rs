@@ -31,7 +31,10 @@ use crate::python::Names;
 enum Found {
     /// It runs, and its probes are there.
     Traced,
+    /// It has ended, and its probes were there until then.
     Ended,
+    /// It has ended, and nobody knows what it did last: its probes were gone, or sent nothing.
+    EndedUnseen,
     /// It runs, and its probes are gone, or send nothing, or are of no use.
     Unprobed,
 }
@@ -46,7 +49,7 @@ impl Tracer {
     ) -> TakenOver {
         let mut taken = TakenOver::default();
         let Some(left) = left else {
-            self.give_ring(ring, None);
+            self.give_ring(ring, None, Vec::new());
             self.enforce(policy, Vec::new());
             return taken;
         };
@@ -76,25 +79,30 @@ impl Tracer {
             self.sites = Sites::of_earlier(sites);
         }
         let kept: BTreeSet<u32> = processes.iter().map(|one| one.handle).collect();
-        let mut untraced = Vec::new();
         let mut ended = Vec::new();
+        let mut ended_unseen = 0;
         let mut unprobed = Vec::new();
         for process in processes {
             let is_told = !left.untold.contains(&process.handle);
             match self.put_back(&process, &left.ring_position.filter(|_| is_told)) {
                 Found::Traced => taken.kept += 1,
-                Found::Ended => ended.push(process),
+                Found::Ended => ended.push(ProcessHandle(process.handle)),
+                Found::EndedUnseen => ended_unseen += 1,
                 Found::Unprobed => unprobed.push(process),
             }
         }
-        self.give_ring(ring, left.ring_position);
+        let untraced = match left.resumed {
+            true => self.untraced(&kept, &ended),
+            false => Vec::new(),
+        };
+        let last = untraced.iter().map(|(one, last_ns)| (one.handle, *last_ns));
+        self.give_ring(ring, left.ring_position, last.collect());
         // From here on the log has everything that the programs sent meanwhile, and what the daemon says comes behind it.
         if left.resumed {
-            taken.ended = ended.len();
+            taken.ended = ended.len() + ended_unseen;
             for process in ended {
-                self.append(ProcessHandle(process.handle), DaemonRecord::Exited);
+                self.append(process, DaemonRecord::Exited);
             }
-            untraced = self.say_untraced(&kept);
         }
         self.remove_leftovers();
         let pids: Vec<u32> = self.traced.keys().copied().collect();
@@ -127,11 +135,13 @@ impl Tracer {
         let lives = |pid, start| {
             memscope_site::process::alive(pid).is_ok_and(|now| now.start_ticks == start)
         };
-        let gone =
-            |(pid, start): &(u32, u64)| !self.traced.contains_key(pid) && lives(*pid, *start);
-        for (pid, _) in untraced.iter().filter(|one| gone(one)) {
+        let gone = |one: &ProcessSummary| {
+            let (pid, start) = (one.facts.pid, one.facts.start_ticks);
+            !kept.contains(&one.handle.0) && !self.traced.contains_key(&pid) && lives(pid, start)
+        };
+        for (one, _) in untraced.iter().filter(|(one, _)| gone(one)) {
             tracing::warn!(
-                pid,
+                pid = one.facts.pid,
                 "was traced, which could not be written down, and is not traced on"
             );
             taken.unwritten += 1;
@@ -147,11 +157,17 @@ impl Tracer {
         taken
     }
 
-    fn give_ring(&mut self, ring: Ring, position: Option<u64>) {
+    fn give_ring(
+        &mut self,
+        ring: Ring,
+        position: Option<u64>,
+        untraced: Vec<(ProcessHandle, u64)>,
+    ) {
         let (done, wait) = std::sync::mpsc::channel();
         let command = Command::Ring {
             ring: Box::new(ring),
             position,
+            untraced,
             done,
         };
         if self.keeper.send(command).is_ok() {
@@ -163,14 +179,6 @@ impl Tracer {
     /// Puts a process back as it was.
     fn put_back(&mut self, process: &KeptProcess, ring_position: &Option<u64>) -> Found {
         let pid = process.facts.pid;
-        let Ok(pidfd) = open_pidfd(pid) else {
-            return Found::Ended;
-        };
-        // The descriptor is of whoever has the number now.
-        let now = memscope_site::process::facts(pid);
-        if !now.is_ok_and(|now| now.start_ticks == process.facts.start_ticks) {
-            return Found::Ended;
-        }
         let handle = ProcessHandle(process.handle);
         let slot = self.kernel.taken_over(pid);
         // A daemon that was killed while it removed probes had told the programs before to send nothing more, nor
@@ -178,6 +186,18 @@ impl Tracer {
         let slot = slot.filter(|slot| {
             ring_position.is_some() && slot.handle() == handle.0 && !slot.is_silent()
         });
+        let ended = match slot {
+            Some(_) => Found::Ended,
+            None => Found::EndedUnseen,
+        };
+        let Ok(pidfd) = open_pidfd(pid) else {
+            return ended;
+        };
+        // The descriptor is of whoever has the number now.
+        let now = memscope_site::process::facts(pid);
+        if !now.is_ok_and(|now| now.start_ticks == process.facts.start_ticks) {
+            return ended;
+        }
         let (Some(slot), Some(pins)) = (slot, self.kernel.pins().cloned()) else {
             return Found::Unprobed;
         };
@@ -319,37 +339,32 @@ impl Tracer {
         }
     }
 
-    /// Processes that the log knows as traced, and that are not: their attach was not finished, or their probes are gone, or that they
-    /// are traced could not be written down. Those that were not `kept` end with the last that is known of them, at each start the same.
-    /// Returns their process ids and start times.
-    fn say_untraced(&mut self, kept: &BTreeSet<u32>) -> Vec<(u32, u64)> {
-        let traced: BTreeSet<ProcessHandle> = self.traced.values().map(|t| t.handle).collect();
+    /// Processes that the log knows as traced and that are not, with the moment up to which they were, in nanoseconds of boot time: their
+    /// attach was not finished, or their probes are gone, or that they are traced could not be written down. Those that were `kept` were
+    /// traced as long as the daemon before wrote anything. The others end with the last that is known of them, which is the same at each
+    /// start.
+    fn untraced(
+        &mut self,
+        kept: &BTreeSet<u32>,
+        ended: &[ProcessHandle],
+    ) -> Vec<(ProcessSummary, u64)> {
+        let mut known: BTreeSet<ProcessHandle> = self.traced.values().map(|t| t.handle).collect();
+        known.extend(ended);
+        let kept = kept.clone();
         let untraced = self.keeper.ask_blocking(move |ledger, _| {
             let mut living = ledger.processes();
-            living.retain(|one| one.ended_ns.is_none() && !traced.contains(&one.handle));
+            living.retain(|one| one.ended_ns.is_none() && !known.contains(&one.handle));
             let last = |one: ProcessSummary| {
-                let last_ns = ledger.last_event_ns(one.handle);
-                (one, last_ns.unwrap_or_default())
+                let last_ns = match kept.contains(&one.handle.0) {
+                    true => ledger.last_ns(),
+                    false => ledger.last_event_ns(one.handle).unwrap_or_default(),
+                };
+                (one, last_ns)
             };
-            living.into_iter().map(last).collect::<Vec<_>>()
+            living.into_iter().map(last).collect()
         });
-        let mut unwritten = Vec::new();
-        for (one, time_ns) in untraced.unwrap_or_default() {
-            let (process, record) = (one.handle, DaemonRecord::Detached);
-            if kept.contains(&process.0) {
-                self.append(process, record);
-                continue;
-            }
-            let command = Command::AppendOf {
-                process,
-                time_ns,
-                record,
-            };
-            // The keeper ends last: if it is gone, nobody is left who could ask.
-            let _ = self.keeper.send(command);
-            unwritten.push((one.facts.pid, one.facts.start_ticks));
-        }
-        unwritten
+        // The keeper ends last: if it is gone, nobody is left who could ask.
+        untraced.unwrap_or_default()
     }
 
     /// Removes slots and probes that nobody will read.

@@ -16,7 +16,7 @@ use crate::keeper::watching::{Key, Said};
 use crate::messages::Messages;
 use crate::probe::slot::Slot;
 use crate::snapshots::{self, Counts, Limits, Writer};
-use crate::triggers::Triggers;
+use crate::triggers::{Firing, Triggers};
 
 const P: ProcessHandle = ProcessHandle(1);
 const EPOCH: u64 = 5;
@@ -101,10 +101,15 @@ fn ring() -> Ring {
 }
 
 fn give_ring(keeper: &KeeperHandle) {
+    give_ring_without(keeper, Vec::new());
+}
+
+fn give_ring_without(keeper: &KeeperHandle, untraced: Vec<(ProcessHandle, u64)>) {
     let (done, wait) = std::sync::mpsc::channel();
     let command = Command::Ring {
         ring: Box::new(ring()),
         position: None,
+        untraced,
         done,
     };
     keeper.send(command).unwrap();
@@ -312,4 +317,121 @@ fn triggers_outlive_a_daemon_that_keeps_no_snapshots() {
     let (triggers, counts) = left.take_triggers();
     assert!(triggers.unwrap().has(added.trigger));
     assert_eq!(counts, told);
+}
+
+/// The daemon before was killed, and the probes went with it. What it knew last is not what the process had until this one came.
+#[test]
+fn a_process_is_not_traced_between_two_daemons_without_its_probes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (boot_ns, unix_ns) = clock::pair();
+    // The daemon before was there long ago, so that this one's own records are no longer taken for ones of that time.
+    let then = boot_ns - 60_000_000_000;
+    let pair = memscope_log::ClockPair {
+        boot_ns: then,
+        unix_ns: unix_ns - 60_000_000_000,
+    };
+    let config = memscope_log::Config::new(EPOCH, [7; 16], pair);
+    let mut journal = Journal::create(folder.path(), config).unwrap();
+    let dir = journal.epoch_dir().to_owned();
+    let facts = ProcessFacts {
+        pid: 41,
+        ..ProcessFacts::default()
+    };
+    let attached = event(P, then, Body::Attached(Box::new(facts)));
+    let record = memscope_log::records::encode(&attached, 0)
+        .unwrap()
+        .unwrap();
+    journal.append(&record, 0, None).unwrap();
+    let left = crate::replay::replay_left(&dir, LedgerConfig::default()).unwrap();
+    let (keeper, thread) = Keeper::start(Start {
+        journal: Some(journal),
+        decoder: left.decoder,
+        ..start(left.ledger)
+    })
+    .unwrap();
+    give_ring_without(&keeper, vec![(P, then)]);
+    last_record(&keeper);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+    for moment in [then + 1, boot_ns - 1, boot_ns] {
+        let until = crate::replay::Until::Boot(moment);
+        let config = LedgerConfig::default();
+        let folded = crate::replay::replay_until(&dir, config, until, Some(41)).unwrap();
+        assert_eq!(folded.ledger.detached_ns(P), Some(then), "{moment}");
+    }
+}
+
+/// What was lost before the end and not told yet is told before it.
+#[test]
+fn losses_before_the_end_of_a_process_count() {
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    attach(&mut ledger, P, clock::boot_ns());
+    let (keeper, thread) = Keeper::start(start(ledger)).unwrap();
+    let Command::Watch {
+        pid, uids, slot, ..
+    } = watch(P)
+    else {
+        panic!("it is none");
+    };
+    let lossy = slot.clone();
+    keeper
+        .send(Command::Watch {
+            process: P,
+            pid,
+            uids,
+            namespace: None,
+            slot,
+        })
+        .unwrap();
+    give_ring(&keeper);
+    // Said in the keeper's own thread, the command is the next that it obeys, before it looks at losses by itself.
+    let own = keeper.clone();
+    keeper
+        .ask_blocking(move |_, _| {
+            lossy.add_lost(3);
+            let record = DaemonRecord::Detached;
+            own.send(Command::Append { process: P, record }).unwrap();
+        })
+        .unwrap();
+    let summary = keeper.ask_blocking(|ledger, _| ledger.summary(P)).unwrap();
+    let summary = summary.unwrap();
+    assert!(summary.ended_ns.is_some());
+    assert_eq!(summary.lost_records, 3);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+}
+
+/// A picture of a large process takes long, and the daemon may be killed meanwhile. The next one knows what to take again.
+#[test]
+fn what_fired_is_written_down_before_its_picture_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    attach(&mut ledger, P, 1);
+    let watching = Watching::new(folder.path(), EPOCH);
+    let (_, mut keeper) = Keeper::new(Start {
+        taking: Some(taking(folder.path())),
+        watching: Some((watching, LeftWatching::default())),
+        ..start(ledger)
+    })
+    .unwrap();
+    let fired = |trigger| Firing {
+        trigger,
+        condition: "oom".parse().unwrap(),
+        process: P,
+        device: Some(0),
+        reason: "it ran out of memory".to_owned(),
+        paused: None,
+        paused_before: 0,
+        last_before_ns: None,
+    };
+    keeper.due = vec![fired(1), fired(2)];
+    let waited = std::cell::Cell::new(0);
+    keeper.take_due_by(AsOf::default(), |ledger, process, as_of| {
+        let left = Watching::new(folder.path(), EPOCH).read(true).unwrap();
+        waited.set(left.waiting().count());
+        ledger.picture(process, as_of)
+    });
+    assert_eq!(waited.get(), 2);
+    let made = keeper.pictures.iter().map(|made| made.firings.len());
+    assert_eq!(made.collect::<Vec<_>>(), [2]);
 }

@@ -174,12 +174,7 @@ impl Worker {
             crate::panics::if_a_test_wants_it("unwinder");
             let process = job.process();
             let done = guarded("unwinding stacks of compiled code", || {
-                let missed = self
-                    .missed
-                    .lock()
-                    .map(|mut missed| std::mem::take(&mut *missed));
-                let missed = missed.unwrap_or_default();
-                missed.into_iter().for_each(|process| self.mapped(process));
+                self.look_at_missed();
                 self.job(job);
             });
             if done.is_none() {
@@ -191,6 +186,14 @@ impl Worker {
                 self.shared = Shared::default();
             }
         }
+    }
+
+    /// Reads the mappings of processes again that have changed them while the queue was full.
+    fn look_at_missed(&mut self) {
+        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = std::mem::take(&mut *missed);
+        drop(missed);
+        all.into_iter().for_each(|process| self.mapped(process));
     }
 
     fn job(&mut self, job: Job) {
@@ -382,6 +385,7 @@ mod tests {
             shared: Shared::default(),
             naming,
             processes: HashMap::new(),
+            missed: Missed::default(),
         };
         (worker, waiting)
     }
@@ -412,6 +416,40 @@ mod tests {
             worker.name(process, &[1]);
             worker.processes[&process].rules.is_empty()
         });
+        keeper.send(Command::Stop).unwrap();
+    }
+
+    /// Another library may be at the same addresses, so that none of them is unknown.
+    #[test]
+    fn rules_of_code_that_is_gone_are_forgotten_although_the_queue_was_full() {
+        const PAGE: usize = 1 << 16;
+        let (mut worker, _waiting) = worker();
+        let keeper = worker.keeper.clone();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let protection = ProtFlags::READ | ProtFlags::EXEC;
+        // SAFETY: the kernel chooses the place, and nobody reads or runs what is mapped there.
+        let code = unsafe {
+            let anywhere = std::ptr::null_mut();
+            mmap(anywhere, PAGE, protection, MapFlags::PRIVATE, &file, 0).unwrap()
+        };
+        let mut watched = Watched {
+            process: ProcessCode::new(std::process::id()),
+            rules: HashSet::from([code as u64 + 1]),
+        };
+        watched.process.read(&mut worker.shared).unwrap();
+        let process = ProcessHandle(7);
+        worker.processes.insert(process, watched);
+        // SAFETY: it was mapped above, and nothing refers to it.
+        unsafe { munmap(code, PAGE).unwrap() };
+        let (jobs, _no_room) = std::sync::mpsc::sync_channel(0);
+        let unwinder = Unwinder {
+            jobs,
+            missed: Arc::clone(&worker.missed),
+        };
+        unwinder.mapped(process);
+        worker.look_at_missed();
+        assert!(worker.processes[&process].rules.is_empty());
+        assert!(worker.missed.lock().unwrap().is_empty());
         keeper.send(Command::Stop).unwrap();
     }
 

@@ -420,7 +420,7 @@ impl Tracer {
 }
 
 /// The vendor whose devices a process uses, by the libraries that it has mapped.
-fn vendor_of(pid: u32) -> Option<Vendor> {
+pub(super) fn vendor_of(pid: u32) -> Option<Vendor> {
     let files = memscope_site::process::mapped_files(pid);
     Vendor::of_libraries(files.iter().map(|(name, _)| name.as_str()))
 }

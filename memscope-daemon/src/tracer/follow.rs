@@ -9,7 +9,7 @@ use memscope_memory::Memory;
 use memscope_rpc::{Caller, Refusal};
 use memscope_vendors::Vendor;
 
-use super::attach::Asked;
+use super::attach::{Asked, vendor_of};
 use super::cause::{Cause, Followed, LONGEST_QUEUE};
 use super::nvml::Look;
 use super::traced::AtOnce;

@@ -263,7 +263,8 @@ impl Work {
         self.messages.log(Severity::Warning, one.lost(why));
     }
 
-    /// `again`: an earlier daemon was killed over it.
+    /// `again`: an earlier daemon was killed over it. What becomes of it is said before it is counted, so that whoever sees that nothing
+    /// waits any more can read why.
     fn on(&mut self, job: Job, again: bool) {
         let facts = &job.report.process.facts;
         let process = format!("process {} ({})", facts.pid, facts.comm);
@@ -271,7 +272,6 @@ impl Work {
         match self.write(&job) {
             Ok((path, about)) => {
                 self.fails = false;
-                self.shelf.wrote(about.time_unix_ns);
                 let mut text = format!(
                     "{process}: {reason}; snapshot {}: {}",
                     about.snapshot,
@@ -297,9 +297,9 @@ impl Work {
                     _ => Severity::Info,
                 };
                 self.messages.say(severity, text);
+                self.shelf.wrote(about.time_unix_ns);
             }
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                self.shelf.skipped("too_large");
                 let limit = self.config.limits.bytes >> 20;
                 self.messages.say(
                     Severity::Warning,
@@ -308,9 +308,9 @@ impl Work {
                          that --snapshots-mib allows, and was not kept"
                     ),
                 );
+                self.shelf.skipped("too_large");
             }
             Err(error) => {
-                self.shelf.skipped("failed");
                 let text = format!(
                     "{process}: {reason}; its snapshot could not be written to {}: {error}",
                     self.config.dir.display()
@@ -323,6 +323,7 @@ impl Work {
                     );
                 }
                 self.fails = true;
+                self.shelf.skipped("failed");
             }
         }
     }

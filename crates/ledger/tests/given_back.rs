@@ -219,3 +219,38 @@ fn a_free_that_was_overtaken_leaves_the_new_segment() {
     c.at(CallOp::Free, AT, 0);
     assert_eq!(shown(&c), (0, Some(0)));
 }
+
+/// The same where no reading has shown the new memory: what the reading shows is what was freed.
+#[test]
+fn a_free_that_was_overtaken_takes_the_segment_of_before() {
+    const AT: u64 = 0x1000_0000;
+    let mut c = calls(false);
+    c.at(CallOp::Alloc, AT, 20 * MIB);
+    report(&mut c, AT, 4 * MIB as i64, 4 * MIB, 20 * MIB);
+    report(&mut c, AT, -4 * MIB as i64, 0, 20 * MIB);
+    let segment = HeldSegment {
+        addr: AT,
+        size: 20 * MIB,
+        large: true,
+        ..HeldSegment::default()
+    };
+    let part = HeldPart {
+        at_ns: c.time,
+        allocator: 0,
+        device: 0,
+        part: 0,
+        parts: 1,
+        total_allocated: 0,
+        total_reserved: 20 * MIB,
+        segments: vec![segment],
+    };
+    tell(&mut c.ledger, c.time, vec![part]);
+    let free_began = c.time;
+    c.at(CallOp::Alloc, AT, 2 * MIB);
+    let lasted = c.time + 1000 - free_began;
+    c.send(CallOp::Free, |call| {
+        (call.ptr, call.duration_ns) = (AT, lasted);
+    });
+    let segments = c.ledger.snapshot(P, as_of(0)).unwrap().segments;
+    assert_eq!((segments.len(), c.device().reserved_bytes), (0, Some(0)));
+}

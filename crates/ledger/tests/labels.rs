@@ -173,7 +173,7 @@ fn a_range_that_was_open_at_a_loss_labels_nothing_after_it() {
     let mut told = Told::new();
     let note = |told: &Told| {
         let notes = stats(&told.ledger).coverage;
-        inexact(Answer::Stacks, &notes)
+        inexact(Answer::Owners, &notes)
             .iter()
             .any(|note| note.code == "labels_lost")
     };

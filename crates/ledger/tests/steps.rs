@@ -1265,6 +1265,37 @@ fn steps_that_may_have_been_lost_are_said() {
     }
 }
 
+/// A pattern of allocations goes on counting where it was lost for a while, and what went by in a loss is missing in its count.
+#[test]
+fn steps_of_a_pattern_that_may_have_been_lost_are_said() {
+    const CYCLE: u64 = 50;
+    let cycles = |told: &mut Told, allocations: std::ops::Range<u64>| {
+        for number in allocations {
+            let size = 512 * (number % CYCLE + 1);
+            told.report(0x1000, size as i64, size, StackRef::NotTaken);
+            told.report(0x1000, -(size as i64), 0, StackRef::NotTaken);
+        }
+    };
+    let said = |told: &Told| {
+        let report = told.steps();
+        let is_said = |note: &v1::CoverageNote| note.code == "steps_inexact_after_loss";
+        let source = report.summary.unwrap_or_default().source();
+        (source, report.coverage.iter().any(is_said))
+    };
+    // The loss comes before the first cycle was recognised, or after it.
+    for before in [30, 20 * CYCLE] {
+        let mut told = Told::new();
+        cycles(&mut told, 0..before);
+        told.lost = 20;
+        cycles(&mut told, before + 20..before + 20 + 200 * CYCLE);
+        assert_eq!(said(&told), (v1::StepSource::Pattern, true), "{before}");
+    }
+    let mut told = Told::new();
+    told.lost = 20;
+    cycles(&mut told, 0..40 * CYCLE);
+    assert_eq!(said(&told), (v1::StepSource::Pattern, false));
+}
+
 /// What a thread of a program does with optimizers.
 #[derive(Clone, Debug)]
 enum Call {

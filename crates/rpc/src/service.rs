@@ -610,6 +610,7 @@ impl Memscope for Service {
         let (answer, of) = self.daemon.owners(question, before, at, wanted).await?;
         self.access().check(&caller, &of)?;
         strict.check(kind, &answer.coverage)?;
+        strict.check(Answer::Owners, &answer.coverage)?;
         Ok(Response::new(answer))
     }
 

@@ -64,7 +64,12 @@ impl Keeper {
             let mut found = self.read_names(&stacks);
             // If an object died before the readings were over, the record of its death is in the ring by now.
             let now = clock::boot_ns();
-            if !self.read_everything_soon() {
+            let all_read = match self.pictures.is_empty() {
+                true => self.read_everything_soon(),
+                // They are handed over after this, and get no names later.
+                false => self.read_everything(),
+            };
+            if !all_read {
                 // A death may be among what cannot be read yet, so the names are read again the next time.
                 self.naming.stacks.extend(stacks);
                 break;

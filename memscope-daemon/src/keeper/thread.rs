@@ -301,7 +301,9 @@ impl Keeper {
                 let _ = done.send(());
             }
             Command::Append { process, record } => match record {
-                DaemonRecord::Exited | DaemonRecord::Detached => self.end(process, &record),
+                DaemonRecord::Exited | DaemonRecord::Detached | DaemonRecord::Replaced => {
+                    self.end(process, &record);
+                }
                 _ => self.append(process, &record),
             },
             Command::Define { records, done } => {

@@ -52,8 +52,12 @@ impl Waiting {
         self.0.iter()
     }
 
-    /// Lets a process wait. Says whether there was room for it.
+    /// Lets a process wait, unless it does so already. Says whether there was room for it.
     pub(super) fn push(&mut self, next: Followed) -> bool {
+        let mut all = self.0.iter();
+        if all.any(|one| (one.pid, one.start_ticks) == (next.pid, next.start_ticks)) {
+            return true;
+        }
         let has_room = self.0.len() < LONGEST_QUEUE;
         if has_room {
             self.0.push_back(next);
@@ -91,6 +95,16 @@ mod tests {
 
     use super::super::share::Shares;
     use super::*;
+
+    #[test]
+    fn a_process_waits_once() {
+        let mut waiting = Waiting::default();
+        for (pid, from) in [(2, 1), (2, 1), (3, 1), (2, 3)] {
+            assert!(waiting.push(one(pid, from, 0)));
+        }
+        let pids: Vec<u32> = waiting.all().map(|one| one.pid).collect();
+        assert_eq!(pids, [2, 3]);
+    }
 
     fn one(pid: u32, from: u32, uid: u32) -> Followed {
         let options = AttachOptions {

@@ -41,8 +41,8 @@ impl Tracer {
             KeeperMessage::Lost { process } => {
                 if let Some(pid) = self.pid_of(process) {
                     self.read_after_loss(pid);
-                    // What was lost may have told of a child.
-                    self.follow_what_was_forked(pid);
+                    // What was lost may have told of a child. There may be many losses in a row.
+                    self.lost_since_rescan.insert(pid);
                 }
             }
             KeeperMessage::GivenUp { process } => {

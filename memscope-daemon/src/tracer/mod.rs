@@ -180,6 +180,8 @@ pub struct Tracer {
     wake_bytes: u32,
     last_rule_search: Instant,
     last_rescan: Instant,
+    /// Processes that have lost records since then.
+    lost_since_rescan: HashSet<u32>,
     calm: calm::Calm,
     nvml: nvml::Machine,
     /// Attaches that are not written down yet.
@@ -271,6 +273,7 @@ impl Tracer {
                     wake_bytes,
                     last_rule_search: now,
                     last_rescan: now,
+                    lost_since_rescan: HashSet::new(),
                     calm: calm::Calm::new(now),
                     nvml: nvml::Machine::default(),
                     unsaved: Vec::new(),
@@ -424,6 +427,9 @@ impl Tracer {
         let pids: Vec<u32> = self.traced.keys().copied().collect();
         if pids.is_empty() {
             return;
+        }
+        for pid in std::mem::take(&mut self.lost_since_rescan) {
+            self.follow_what_was_forked(pid);
         }
         let mut have_run = HashSet::new();
         for pid in &pids {

@@ -31,11 +31,13 @@ pub enum Affects {
     Growth,
     /// How often memory ran out.
     Failures,
+    /// Which labels the program has given to blocks.
+    Labels,
 }
 
 impl Affects {
     /// All kinds.
-    pub const ALL: [Affects; 11] = [
+    pub const ALL: [Affects; 12] = [
         Affects::Totals,
         Affects::Blocks,
         Affects::Layout,
@@ -47,6 +49,7 @@ impl Affects {
         Affects::Regions,
         Affects::Growth,
         Affects::Failures,
+        Affects::Labels,
     ];
 
     /// The word for it in answers.
@@ -63,6 +66,7 @@ impl Affects {
             Affects::Regions => "regions",
             Affects::Growth => "growth",
             Affects::Failures => "failures",
+            Affects::Labels => "labels",
         }
     }
 }
@@ -101,7 +105,8 @@ impl Effect {
 /// users, and a test compares the two.
 pub const EFFECTS: &[(&[&str], Effect)] = {
     use Affects::{
-        Blocks, Driver, Failures, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
+        Blocks, Driver, Failures, Growth, History, Labels, Layout, Regions, Segments, Stacks,
+        Steps, Totals,
     };
     &[
         // These notes only explain something; all numbers are exact.
@@ -300,13 +305,15 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
                 "code_deaths_unseen",
                 "code_table_full",
                 "names_full",
-                "labels_full",
-                "labels_lost",
                 "stacks_shed",
                 "npu_task_queue",
                 "import_c_stacks",
             ],
             Effect::either_way(&[Stacks]),
+        ),
+        (
+            &["labels_full", "labels_lost"],
+            Effect::either_way(&[Labels]),
         ),
     ]
 };
@@ -343,14 +350,16 @@ pub enum Answer {
     Stacks,
     /// Blocks that lived at the peak or were allocated since the attach, by the stack that allocated them.
     StacksOverTime,
+    /// Who owns blocks, beside what is known of the blocks themselves.
+    Owners,
 }
 
 impl Answer {
     /// The kinds of numbers that it contains.
     pub fn depends_on(self) -> &'static [Affects] {
         use Affects::{
-            Blocks, Driver, Failures, Growth, History, Layout, Regions, Segments, Stacks, Steps,
-            Totals,
+            Blocks, Driver, Failures, Growth, History, Labels, Layout, Regions, Segments, Stacks,
+            Steps, Totals,
         };
         match self {
             Answer::Stats => &[Totals, Blocks, History, Driver, Regions, Failures],
@@ -362,6 +371,7 @@ impl Answer {
             Answer::Course => &[Totals, Blocks, Layout, History],
             Answer::Stacks => &[Blocks, Stacks],
             Answer::StacksOverTime => &[Blocks, Stacks, History],
+            Answer::Owners => &[Labels],
         }
     }
 }

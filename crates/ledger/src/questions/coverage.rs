@@ -360,7 +360,7 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
                 .to_owned(),
         );
     }
-    if process.steps.lost {
+    if process.steps.may_lack_some() {
         say(
             "steps_inexact_after_loss",
             "records were lost after the first step, and some of them may have told of steps: how many steps there were, their \

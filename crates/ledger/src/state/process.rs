@@ -566,7 +566,7 @@ fn untold_segments(
 ) {
     let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
     // What lives at this address after its free came while the free was under way, and is not what was freed.
-    let is_free = is_free && !driver.lives(call.ptr);
+    let successor = driver.born_at(call.ptr);
     if !is_free && taken.is_none() {
         return;
     }
@@ -576,6 +576,8 @@ fn untold_segments(
         }
         match taken {
             Some((addr, end)) => row.pool.segments.cut(addr, end),
+            // The reading shows the one that came.
+            None if successor.is_some_and(|born_ns| born_ns < row.pool.read.until_ns) => {}
             None => row.pool.segments.remove(call.ptr),
         }
     }

@@ -18,6 +18,8 @@ use crate::steps::Steps;
 
 /// Bytes of an entry of the tables for threads, losses, readings and marks.
 const LOOSE: u64 = 100;
+/// Bytes of a block of which only its place tells that it outlived a loss: an address and a size in a map that is three quarters full.
+const STAYED: u64 = 24;
 /// Bytes of a piece of free room in a segment.
 const ROOM: u64 = 120;
 /// Bytes that a process takes in any case: its facts, its environment, its steps.
@@ -64,6 +66,7 @@ impl Process {
             };
         }
         let (_, loose) = self.pool.kept();
+        let (stayed, _) = self.pool.stayed_by_place();
         let loose = loose + self.readings.kept() + self.marks.kept();
         let rooms: usize = self.devices.iter().map(|row| row.pool.rooms.len()).sum();
         let of_devices = |bytes: fn(&crate::state::device::Device) -> u64| -> u64 {
@@ -78,6 +81,7 @@ impl Process {
                 + self.pool.blocks.bytes()
                 + self.steps.bytes()
                 + loose as u64 * LOOSE
+                + stayed as u64 * STAYED
                 + rooms as u64 * ROOM
                 + self.driver.bytes()
                 + self.regions.kept() as u64 * LOOSE

@@ -120,6 +120,11 @@ impl Pattern {
             .is_some_and(|anchor| anchor.token == token || anchor.token == in_context)
     }
 
+    /// Whether there was an allocation that may turn out to be one of a cycle.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.seen > 0
+    }
+
     /// The allocation by which cycles are counted; `None`: no pattern.
     pub(crate) fn anchor(&self) -> Option<Anchor> {
         self.anchor

@@ -151,7 +151,7 @@ pub(crate) struct Steps {
     backward: Passes,
     /// Records were lost since these steps began to be counted, and ticks may be among them.
     #[serde(default)]
-    pub(crate) lost: bool,
+    lost: bool,
     /// How often the source of ticks has changed.
     pub(crate) generation: u32,
     /// The levels since the end of the last row are of several steps: of all until a pattern was recognised in them. They make no row.
@@ -397,9 +397,15 @@ impl Steps {
         true
     }
 
-    /// Records were lost. Before the first tick there is no count of which one could be missing.
+    /// Records were lost. Before the first tick, and before the first allocation of a pattern yet to be recognised, there is no count of
+    /// which one could be missing.
     pub(crate) fn records_lost(&mut self) {
-        self.lost |= self.source != StepSource::Unknown;
+        self.lost |= self.source != StepSource::Unknown || self.pattern.has_begun();
+    }
+
+    /// Whether there are steps, and some may be missing in their count because records were lost.
+    pub(crate) fn may_lack_some(&self) -> bool {
+        self.lost && self.source != StepSource::Unknown
     }
 
     /// Records were lost, and the ends of optimizers' steps that are under way may be among them. Ends one of these steps; returns whether
@@ -563,6 +569,8 @@ impl Steps {
                 StepSource::Unknown | StepSource::Pattern => std::mem::take(&mut self.pattern),
                 _ => Pattern::default(),
             },
+            // The pattern goes on counting, other sources begin anew.
+            lost: self.lost && matches!(source, StepSource::Unknown | StepSource::Pattern),
             ..Steps::default()
         };
     }

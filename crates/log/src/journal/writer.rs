@@ -377,7 +377,10 @@ impl Journal {
         let room = self.segment.as_ref().map_or(0, Segment::room);
         let missing = buffer.len().saturating_sub(room);
         let written = if missing > 0 && !self.lengthen(missing as u64) {
-            self.rotate(first_time(records), buffer.len() as u64, state)
+            // A record may be of an earlier moment than those before it, and the state that the segment begins with is not.
+            let state_ns = state.map_or(0, |state| state.ledger.last_ns());
+            let begins_ns = first_time(records).max(state_ns);
+            self.rotate(begins_ns, buffer.len() as u64, state)
         } else {
             Ok(())
         };

@@ -364,6 +364,17 @@ fn a_process_is_not_traced_between_two_daemons_without_its_probes() {
 /// What was lost before the end and not told yet is told before it.
 #[test]
 fn losses_before_the_end_of_a_process_count() {
+    for record in [
+        DaemonRecord::Exited,
+        DaemonRecord::Detached,
+        DaemonRecord::Replaced,
+    ] {
+        losses_before_this_end_count(record);
+    }
+}
+
+fn losses_before_this_end_count(record: DaemonRecord) {
+    let why = format!("{record:?}");
     let mut ledger = Ledger::new(LedgerConfig::default());
     attach(&mut ledger, P, clock::boot_ns());
     let (keeper, thread) = Keeper::start(start(ledger)).unwrap();
@@ -389,14 +400,13 @@ fn losses_before_the_end_of_a_process_count() {
     keeper
         .ask_blocking(move |_, _| {
             lossy.add_lost(3);
-            let record = DaemonRecord::Detached;
             own.send(Command::Append { process: P, record }).unwrap();
         })
         .unwrap();
     let summary = keeper.ask_blocking(|ledger, _| ledger.summary(P)).unwrap();
     let summary = summary.unwrap();
-    assert!(summary.ended_ns.is_some());
-    assert_eq!(summary.lost_records, 3);
+    assert!(summary.ended_ns.is_some(), "{why}");
+    assert_eq!(summary.lost_records, 3, "{why}");
     keeper.send(Command::Stop).unwrap();
     thread.join().unwrap();
 }
@@ -434,4 +444,52 @@ fn what_fired_is_written_down_before_its_picture_is_made() {
     assert_eq!(waited.get(), 2);
     let made = keeper.pictures.iter().map(|made| made.firings.len());
     assert_eq!(made.collect::<Vec<_>>(), [2]);
+}
+
+/// The first record that the next daemon writes may be of a moment long before the last one. The segment that begins with it has the state
+/// of the last one, which is not that of moments in between.
+#[test]
+fn a_segment_begins_no_earlier_than_its_state() {
+    const SECOND: u64 = 1_000_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let (boot_ns, unix_ns) = clock::pair();
+    let then = boot_ns - 60 * SECOND;
+    let pair = memscope_log::ClockPair {
+        boot_ns: then,
+        unix_ns: unix_ns - 60 * SECOND,
+    };
+    let config = || memscope_log::Config::new(EPOCH, [7; 16], pair);
+    let mut journal = Journal::create(folder.path(), config()).unwrap();
+    let dir = journal.epoch_dir().to_owned();
+    let unfinished = ProcessHandle(P.0 + 1);
+    for (process, after) in [(P, 0), (unfinished, 1), (ProcessHandle(P.0 + 2), 30)] {
+        let facts = ProcessFacts {
+            pid: 40 + process.0,
+            ..ProcessFacts::default()
+        };
+        let attached = Body::Attached(Box::new(facts));
+        let attached = event(process, then + after * SECOND, attached);
+        let record = memscope_log::records::encode(&attached, 0)
+            .unwrap()
+            .unwrap();
+        journal.append(&record, 0, None).unwrap();
+    }
+    drop(journal);
+    let left = crate::replay::replay_left(&dir, LedgerConfig::default()).unwrap();
+    let again = memscope_log::LeftJournal::open(folder.path(), config()).unwrap();
+    let journal = again.reopen(left.decoder.next_sequence()).unwrap();
+    let (keeper, thread) = Keeper::start(Start {
+        journal: Some(journal),
+        decoder: left.decoder,
+        ..start(left.ledger)
+    })
+    .unwrap();
+    give_ring_without(&keeper, vec![(unfinished, then + SECOND)]);
+    last_record(&keeper);
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+    let until = crate::replay::Until::Boot(then + 10 * SECOND);
+    let folded =
+        crate::replay::replay_until(&dir, LedgerConfig::default(), until, Some(40 + P.0)).unwrap();
+    assert_eq!(folded.ledger.last_ns(), then + SECOND);
 }

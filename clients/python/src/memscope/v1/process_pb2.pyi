@@ -198,7 +198,7 @@ class CoverageNote(_message.Message):
     def affects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is not exact because of it: `totals`, `blocks`, `layout` (streams and segments of earlier moments), `segments`
         (those of now), `history` (counts, peaks, courses), `stacks`, `steps`, `driver`, `regions`, `growth`,
-        `failures` (how often memory ran out; `history` has that as well). None: it only explains.
+        `failures` (how often memory ran out; `history` has that as well), `labels` (which ones blocks have). None: it only explains.
         """
 
     def __init__(

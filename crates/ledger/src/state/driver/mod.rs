@@ -513,9 +513,9 @@ impl Driver {
             .flatten()
     }
 
-    /// Whether an allocation that was seen to come lives at this address.
-    pub(crate) fn lives(&self, addr: u64) -> bool {
-        self.live.contains_key(&addr)
+    /// When the allocation that lives at this address came, in nanoseconds; `None` if there is none.
+    pub(crate) fn born_at(&self, addr: u64) -> Option<u64> {
+        self.live.get(&addr).map(|allocation| allocation.born_ns)
     }
 
     /// Live allocations with an address of their own, by address.

@@ -97,7 +97,7 @@ impl Suspects {
 
     /// Number of addresses that are kept.
     pub(crate) fn kept(&self) -> usize {
-        self.ranges.len() + self.fresh.len() + self.stayed.len()
+        self.ranges.len() + self.fresh.len()
     }
 
     /// Number and bytes of the blocks of which only their address and size tell that they are those from before a loss.

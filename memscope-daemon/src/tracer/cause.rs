@@ -163,7 +163,9 @@ mod tests {
                 match step {
                     Step::Push(pid, from, uid) => {
                         prop_assert!(waiting.push(one(pid, from, uid)));
-                        list.push((pid, from, uid));
+                        if list.iter().all(|entry| entry.0 != pid) {
+                            list.push((pid, from, uid));
+                        }
                     }
                     Step::Next(users) => {
                         let mut expected = None;
@@ -202,9 +204,10 @@ mod tests {
         for pid in 0..LONGEST_QUEUE as u32 {
             assert!(waiting.push(one(pid, 1, 7)));
         }
-        assert!(!waiting.push(one(1, 1, 7)));
+        let further = LONGEST_QUEUE as u32;
+        assert!(!waiting.push(one(further, 1, 7)));
         assert!(waiting.next(|_| true).is_some());
-        assert!(waiting.push(one(1, 1, 7)));
+        assert!(waiting.push(one(further, 1, 7)));
     }
 
     /// Others always want something, so that there is never a moment in which nobody does.

@@ -175,6 +175,29 @@ fn an_unmap_of_unknown_size_leaves_the_total_unknown() {
     assert_eq!((c.device().reserved_bytes, segments(&c)), (None, 1));
 }
 
+/// A reading shows a segment of 20 MiB, whose first bytes are a block where there is one.
+fn read(c: &mut Calls, addr: u64, block: &[u64]) {
+    let blocks = block.iter().map(|size| (addr, *size, *size, false));
+    let segment = HeldSegment {
+        addr,
+        size: 20 * MIB,
+        large: true,
+        blocks: blocks.collect(),
+        ..HeldSegment::default()
+    };
+    let part = HeldPart {
+        at_ns: c.time,
+        allocator: 0,
+        device: 0,
+        part: 0,
+        parts: 1,
+        total_allocated: block.iter().sum(),
+        total_reserved: 20 * MIB,
+        segments: vec![segment],
+    };
+    tell(&mut c.ledger, c.time, vec![part]);
+}
+
 /// A free is told when it returns. By then another thread may have got the same address for a new segment, which a reading shows.
 #[test]
 fn a_free_that_was_overtaken_leaves_the_new_segment() {
@@ -186,24 +209,7 @@ fn a_free_that_was_overtaken_leaves_the_new_segment() {
     let free_began = c.time;
     c.at(CallOp::Alloc, AT, 20 * MIB);
     report(&mut c, AT, 4 * MIB as i64, 4 * MIB, 20 * MIB);
-    let segment = HeldSegment {
-        addr: AT,
-        size: 20 * MIB,
-        large: true,
-        blocks: vec![(AT, 4 * MIB, 4 * MIB, false)],
-        ..HeldSegment::default()
-    };
-    let part = HeldPart {
-        at_ns: c.time,
-        allocator: 0,
-        device: 0,
-        part: 0,
-        parts: 1,
-        total_allocated: 4 * MIB,
-        total_reserved: 20 * MIB,
-        segments: vec![segment],
-    };
-    tell(&mut c.ledger, c.time, vec![part]);
+    read(&mut c, AT, &[4 * MIB]);
     let shown = |c: &Calls| {
         let segments = c.ledger.snapshot(P, as_of(0)).unwrap().segments;
         (segments.len(), c.device().reserved_bytes)
@@ -228,23 +234,7 @@ fn a_free_that_was_overtaken_takes_the_segment_of_before() {
     c.at(CallOp::Alloc, AT, 20 * MIB);
     report(&mut c, AT, 4 * MIB as i64, 4 * MIB, 20 * MIB);
     report(&mut c, AT, -4 * MIB as i64, 0, 20 * MIB);
-    let segment = HeldSegment {
-        addr: AT,
-        size: 20 * MIB,
-        large: true,
-        ..HeldSegment::default()
-    };
-    let part = HeldPart {
-        at_ns: c.time,
-        allocator: 0,
-        device: 0,
-        part: 0,
-        parts: 1,
-        total_allocated: 0,
-        total_reserved: 20 * MIB,
-        segments: vec![segment],
-    };
-    tell(&mut c.ledger, c.time, vec![part]);
+    read(&mut c, AT, &[]);
     let free_began = c.time;
     c.at(CallOp::Alloc, AT, 2 * MIB);
     let lasted = c.time + 1000 - free_began;

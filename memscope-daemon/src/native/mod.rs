@@ -390,12 +390,9 @@ mod tests {
         (worker, waiting)
     }
 
-    /// No word of the change has come: the mappings are read again because an address is not known.
-    #[tokio::test]
-    async fn rules_of_code_that_is_gone_are_forgotten_with_the_next_unknown_address() {
+    /// Gives the worker this process, with a rule of code that was mapped when its mappings were read, and is no more.
+    fn with_a_rule_of_gone_code(worker: &mut Worker) -> ProcessHandle {
         const PAGE: usize = 1 << 16;
-        let (mut worker, _waiting) = worker();
-        let keeper = worker.keeper.clone();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let protection = ProtFlags::READ | ProtFlags::EXEC;
         // SAFETY: the kernel chooses the place, and nobody reads or runs what is mapped there.
@@ -412,6 +409,15 @@ mod tests {
         worker.processes.insert(process, watched);
         // SAFETY: it was mapped above, and nothing refers to it.
         unsafe { munmap(code, PAGE).unwrap() };
+        process
+    }
+
+    /// No word of the change has come: the mappings are read again because an address is not known.
+    #[tokio::test]
+    async fn rules_of_code_that_is_gone_are_forgotten_with_the_next_unknown_address() {
+        let (mut worker, _waiting) = worker();
+        let keeper = worker.keeper.clone();
+        let process = with_a_rule_of_gone_code(&mut worker);
         eventually("the rule is forgotten", || {
             worker.name(process, &[1]);
             worker.processes[&process].rules.is_empty()
@@ -422,25 +428,9 @@ mod tests {
     /// Another library may be at the same addresses, so that none of them is unknown.
     #[test]
     fn rules_of_code_that_is_gone_are_forgotten_although_the_queue_was_full() {
-        const PAGE: usize = 1 << 16;
         let (mut worker, _waiting) = worker();
         let keeper = worker.keeper.clone();
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let protection = ProtFlags::READ | ProtFlags::EXEC;
-        // SAFETY: the kernel chooses the place, and nobody reads or runs what is mapped there.
-        let code = unsafe {
-            let anywhere = std::ptr::null_mut();
-            mmap(anywhere, PAGE, protection, MapFlags::PRIVATE, &file, 0).unwrap()
-        };
-        let mut watched = Watched {
-            process: ProcessCode::new(std::process::id()),
-            rules: HashSet::from([code as u64 + 1]),
-        };
-        watched.process.read(&mut worker.shared).unwrap();
-        let process = ProcessHandle(7);
-        worker.processes.insert(process, watched);
-        // SAFETY: it was mapped above, and nothing refers to it.
-        unsafe { munmap(code, PAGE).unwrap() };
+        let process = with_a_rule_of_gone_code(&mut worker);
         let (jobs, _no_room) = std::sync::mpsc::sync_channel(0);
         let unwinder = Unwinder {
             jobs,

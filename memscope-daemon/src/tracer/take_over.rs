@@ -341,8 +341,7 @@ impl Tracer {
 
     /// Processes that the log knows as traced and that are not, with the moment up to which they were, in nanoseconds of boot time: their
     /// attach was not finished, or their probes are gone, or that they are traced could not be written down. Those that were `kept` were
-    /// traced as long as the daemon before wrote anything. The others end with the last that is known of them, which is the same at each
-    /// start.
+    /// traced as long as the daemon before wrote anything. The others end with the last that is known of them, the same at each start.
     fn untraced(
         &mut self,
         kept: &BTreeSet<u32>,

@@ -830,7 +830,8 @@ impl Serving {
             process.growing_lines = Some(of_it.len() as u64);
             // It is shown beside what the devices hold, which page-locked memory of the host is no part of.
             let on_devices = || of_it.iter().filter(|one| one.space != "host");
-            let per_s = on_devices().map(|one| one.growth_bytes_per_s).sum();
+            // The sum of none would be a negative zero.
+            let per_s = on_devices().fold(0.0, |sum, one| sum + one.growth_bytes_per_s);
             process.growth_bytes_per_s = Some(per_s);
             // A sum without one of its lines would be a wrong number.
             let per_step: Option<f64> = on_devices().map(|one| one.growth_bytes_per_step).sum();

@@ -7,9 +7,11 @@
 mod answer;
 mod block;
 pub mod formats;
+mod full;
 mod image;
 mod json;
 
+pub use full::seconds_to_full;
 pub use image::Image;
 
 /// The package `memscope.v1`.

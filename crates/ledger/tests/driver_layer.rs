@@ -483,7 +483,10 @@ fn beside_a_pool_that_was_attached_late_numbers_are_lower_bounds() {
         }
         let answer = ledger.ask(&[P], as_of(sim.time), &v1::DevicesRequest {});
         let one = answer.unwrap().devices.remove(0);
-        assert!(one.at_least && one.holders[0].at_least);
+        let holder = &one.holders[0];
+        assert!(one.at_least && holder.at_least);
+        let handed_out = (holder.allocated_bytes, holder.allocated_at_least);
+        assert_eq!(handed_out, (Some(sim.allocated(0)), false));
         assert_eq!(one.held_bytes, Some(sim.reserved(0)));
     }
 }

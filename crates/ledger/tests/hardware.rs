@@ -361,6 +361,27 @@ fn what_was_seen_of_a_hidden_pool_is_a_lower_bound() {
     assert_eq!((one.held_bytes, one.at_least), (Some(100), true));
 }
 
+/// Without a pool, what a process has handed out is what was seen to come from the driver, and as exact as that.
+#[test]
+fn what_was_there_before_an_attach_without_a_pool_is_in_no_number() {
+    let mut ledger = with(&[(A, "/", &[])]);
+    let late = facts(B.0, Level::Trace, false);
+    ledger.apply(&event(B, SECOND, Body::Attached(late)));
+    ledger.apply(&event(B, SECOND, Body::Backend(Backend::Uncached)));
+    alloc(&mut ledger, A, 0, 0x1000, 100);
+    alloc(&mut ledger, B, 0, 0x1000, 30);
+    for of in [A, B] {
+        told(&mut ledger, of, 0, gpu("a"));
+    }
+    let one = devices(&ledger, &[A, B]).remove(0);
+    let holders: Vec<_> = one
+        .holders
+        .iter()
+        .map(|holder| (holder.allocated_bytes, holder.allocated_at_least))
+        .collect();
+    assert_eq!(holders, [(Some(100), false), (Some(30), true)]);
+}
+
 /// What was free before a process took or gave back memory says nothing of what others use now.
 #[test]
 fn what_nobody_explains_is_of_one_moment() {

@@ -658,6 +658,74 @@ fn a_program_that_starts_is_left_alone() {
     }
 }
 
+/// A pool hands out what it has before it takes any of what is free, so that little is free is no reason to judge early.
+#[test]
+fn a_device_is_not_full_while_the_pool_has_room() {
+    for (spare, verdict) in [(0, v1::Verdict::Growing), (16, v1::Verdict::Undecided)] {
+        let mut sim = Sim::new(Mode::Calibrated);
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        sim.line(7);
+        if spare > 0 {
+            let large = sim.alloc(0, 0, spare << 30);
+            sim.free(large, false);
+        }
+        for _ in 0..20 {
+            sim.stack = StackRef::Id(7);
+            sim.alloc(0, 0, 100 * MIB);
+            sim.time += 500 * MS;
+            sim.emit(update(MarkKind::Begin, "AdamW"));
+            sim.emit(update(MarkKind::End, "AdamW"));
+        }
+        let Body::Call(mut free) = call("cudaMemGetInfo", CallOp::MemInfo, 0, 0) else {
+            unreachable!()
+        };
+        (free.device, free.size, free.extra) = (Some(0), 80 << 30, 1 << 30);
+        sim.emit(Body::Call(free));
+        sim.feed(&mut ledger);
+        assert!(sim.reserved(0) >= spare << 30);
+        let report = ledger.ask(&[P], as_of(sim.time), &LeaksRequest::default());
+        let report = report.unwrap();
+        assert_eq!(report.groups[0].verdict(), verdict, "{spare}");
+        assert_eq!(report.seconds_to_full.is_some(), spare == 0, "{spare}");
+    }
+}
+
+/// Cycles of a pattern that came before it was recognised say nothing of what was there in them.
+#[test]
+fn a_leak_stays_one_when_its_pattern_is_recognised() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    let mut dice = Dice(3);
+    for size in 0..5000u64 {
+        let varied = sim.alloc(0, 0, 512 * (1 + size) + dice.below(512));
+        sim.time += MS;
+        sim.free(varied, false);
+    }
+    let (mut is_known, mut source) = (false, v1::StepSource::Unknown);
+    for pass in 0..1700u64 {
+        for layer in 1..20u64 {
+            let temporary = sim.alloc(0, 0, layer * 4096);
+            sim.time += 10 * MS;
+            sim.free(temporary, false);
+        }
+        sim.alloc(0, 0, 65_536);
+        sim.feed(&mut ledger);
+        if pass % 10 != 9 {
+            continue;
+        }
+        let report = ledger.ask(&[P], as_of(sim.time), &LeaksRequest::default());
+        let report = report.unwrap();
+        let grows = report.groups.iter();
+        let grows = grows.filter(|one| one.verdict() == v1::Verdict::Growing);
+        let grows = grows.count() > 0;
+        assert!(grows || !is_known, "pass {pass}: {:?}", report.steps);
+        is_known |= grows;
+        source = report.steps.map_or(source, |steps| steps.source());
+    }
+    assert!(is_known);
+    assert_eq!(source, v1::StepSource::Pattern, "it was recognised");
+}
+
 /// A program that waits gives nothing back, and nothing shows that its growth has ended: what its steps have shown stands. That ends when
 /// the program has allocated as often as in its steps without keeping more, or keeps more at another line.
 #[test]

@@ -520,6 +520,22 @@ fn a_backward_pass_is_better_than_a_profilers_step() {
     assert_eq!(source(&told), (v1::StepSource::Mark, Some(1)));
 }
 
+/// A step is one, whatever it is called: a loop may number its steps, and msMemScope's own do.
+#[test]
+fn steps_with_names_that_change_are_steps() {
+    let mut told = Told::new();
+    for step in 1..=150u64 {
+        let name = format!("epoch {step}");
+        told.mark(
+            MarkKind::Step,
+            MarkSource::Outside,
+            &name,
+            StackRef::NotTaken,
+        );
+        assert_eq!(told.steps().summary.unwrap().count, Some(step));
+    }
+}
+
 #[test]
 fn two_optimizers_make_one_step() {
     let mut told = Told::new();

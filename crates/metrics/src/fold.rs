@@ -4,7 +4,7 @@
 //! fill in what an answer leaves out.
 
 use crate::family::*;
-use memscope_proto::v1;
+use memscope_proto::{seconds_to_full, v1};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -390,14 +390,25 @@ fn place(finding: &v1::Finding) -> String {
     format!("{file}:{}", finding.line)
 }
 
-/// Seconds until a device is full at the growth of the findings on it. Unknown where nobody said lately how much is free.
+/// Seconds until a device is full at the growth of the findings on it, by the rule of the ledger's answers. Unknown where nobody said lately
+/// how much is free.
 fn to_full(device: &v1::DeviceStats, one: &TakenProcess, free_holds_ns: u64) -> Option<f64> {
-    let findings = one.findings.iter();
-    let on = findings.filter(|finding| finding.device == device.device && finding.space != "host");
-    let growth: f64 = on.map(|finding| finding.growth_bytes_per_s).sum();
+    let growth = |is_of: &dyn Fn(&str) -> bool| -> f64 {
+        let findings = one.findings.iter();
+        let on = findings.filter(|one| one.device == device.device && is_of(&one.space));
+        on.map(|one| one.growth_bytes_per_s).sum()
+    };
+    let of_pool = growth(&|space| space == "pool");
+    let beside = growth(&|space| !["pool", "host"].contains(&space));
+    let has_pool = device.source() == v1::Source::Pool;
+    let held = device.reserved_bytes.zip(device.allocated_bytes);
+    let spare = held.filter(|_| has_pool && !one.stats.hides_pool());
+    let spare = spare.map_or(0, |(reserved, allocated)| {
+        reserved.saturating_sub(allocated)
+    });
     let (free, seen_ns) = device.free_bytes.zip(device.free_bytes_boot_ns)?;
     let is_new = one.stats.as_of_boot_ns.saturating_sub(seen_ns) <= free_holds_ns;
-    (is_new && growth > 0.0).then(|| free as f64 / growth)
+    seconds_to_full(free, spare, of_pool, beside).filter(|_| is_new)
 }
 
 /// A device that is full soon, at the growth of what is known to leak on it.
@@ -563,7 +574,10 @@ fn daemon(out: &mut Out, taken: &Taken) {
     }
     out.since_boot_ns = None;
     out.put(RECORDS, Labels::new(), status.records as f64);
-    out.put(SITES, Labels::new(), status.sites as f64);
+    // Who attaches and detaches is busy then, and does not say.
+    if !status.attaching {
+        out.put(SITES, Labels::new(), status.sites as f64);
+    }
     out.put(CPU, Labels::new(), taken.cpu_ns as f64 / 1e9);
     out.put(BUILD, vec![("version", status.version.clone())], 1.0);
     if let Some(journal) = &status.journal {
@@ -659,6 +673,13 @@ mod tests {
         assert_eq!(samples(&metrics, "memscope_to_full_seconds"), []);
         assert_eq!(samples(&metrics, "memscope_step_time_seconds"), []);
         assert_eq!(samples(&metrics, "memscope_out_of_memory_total").len(), 2);
+        // While the tracer is busy nobody says how many probes there are.
+        for attaching in [false, true] {
+            let mut taken = Taken::default();
+            (taken.status.sites, taken.status.attaching) = (300, attaching);
+            let sites = samples(&fold(&taken, &Limits::default()), "memscope_probe_sites");
+            assert_eq!(sites.len(), usize::from(!attaching));
+        }
     }
 
     /// At level `segments` nobody sees what the pool hands out, and 0 would say that there was nothing.

@@ -106,8 +106,8 @@ pub(in crate::commands) fn unexplained(one: &v1::MachineDevice) -> String {
     }
 }
 
-/// What processes hold. Where it is not known, it is no lower bound either.
-fn held(of: Option<u64>, at_least: bool) -> String {
+/// What processes hold or have handed out. Where it is not known, it is no lower bound either.
+pub(in crate::commands) fn held(of: Option<u64>, at_least: bool) -> String {
     let words = maybe_bytes(of);
     match at_least && of.is_some() {
         true => format!("at least {words}"),
@@ -164,7 +164,7 @@ fn cells(holder: &v1::DeviceHolder) -> Vec<String> {
     vec![
         facts.pid.to_string(),
         device(holder.ordinal),
-        maybe_bytes(holder.allocated_bytes),
+        held(holder.allocated_bytes, holder.allocated_at_least),
         held(holder.held_bytes, holder.at_least),
         maybe_bytes(holder.context_bytes),
         command_line(&facts.cmdline, &facts.comm, COMMAND),

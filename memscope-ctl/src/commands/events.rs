@@ -63,7 +63,11 @@ impl Run for Events {
                     left -= 1;
                     any = true;
                 }
-                Came::Ended(_, None) => any = true,
+                Came::Ended(node, None) => {
+                    any = true;
+                    exit = Exit::Partly;
+                    output::complain_of(&node.name, &ended());
+                }
                 Came::Ended(node, Some(failure)) => {
                     output::complain_of(&node.name, &failure);
                     exit = Exit::Partly;
@@ -80,6 +84,16 @@ impl Run for Events {
             true => Ok(exit),
             false => Ok(Exit::Unreachable),
         }
+    }
+}
+
+/// What is said of a node whose daemon has ended while the others are followed.
+fn ended() -> Failure {
+    Failure::Refused {
+        exit: Exit::Partly,
+        code: "ended".to_owned(),
+        what: "the daemon ended, and this node is not followed any more".to_owned(),
+        hint: Some("when it runs again, run this command again".to_owned()),
     }
 }
 

@@ -5,10 +5,10 @@ use crate::failure::{Exit, Failure};
 use crate::moment;
 use crate::process::Process;
 use crate::render::table::{Column, table};
-use crate::render::{Known, coverage, device, heading, totals_from};
+use crate::render::{CourseKnown, coverage, device, heading};
 use crate::session::Session;
 use crate::units::{
-    bytes, grouped, in_nanoseconds, moment as at, nanoseconds, parse_duration, rate, unknown,
+    bytes, grouped, in_nanoseconds, moment as at, nanoseconds, parse_duration, rate,
 };
 use memscope_proto::v1;
 use std::time::Duration;
@@ -65,20 +65,15 @@ fn text(answer: &v1::FluctuationResponse) -> String {
     }
     for one in &answer.devices {
         let overall = one.overall.unwrap_or_default();
-        let known = totals_from(one.source(), &answer.coverage);
-        // What is missing may have gone up and down as well.
-        let only_if_exact = |words: String| match known {
-            Known::Exactly => words,
-            Known::AtLeast | Known::Not => unknown(),
-        };
+        let known = CourseKnown::of(one.source(), &answer.coverage);
         text.push_str(&format!(
             "\nDevice {} ({}): allocated {} to {}, swing {}, floor {}\n",
             device(one.device),
             one.source(),
-            known.say(bytes(overall.min_allocated_bytes)),
-            known.say(bytes(overall.max_allocated_bytes)),
-            only_if_exact(format!("{:.1} %", one.swing * 100.0)),
-            only_if_exact(rate(one.floor_slope_bytes_per_s)),
+            known.lowest(bytes(overall.min_allocated_bytes)),
+            known.highest(bytes(overall.max_allocated_bytes)),
+            known.compared(format!("{:.1} %", one.swing * 100.0)),
+            known.compared(rate(one.floor_slope_bytes_per_s)),
         ));
         if let Some(first) = one
             .intervals
@@ -97,7 +92,7 @@ fn text(answer: &v1::FluctuationResponse) -> String {
     text
 }
 
-fn intervals(intervals: &[v1::Interval], now: u64, known: Known) -> String {
+fn intervals(intervals: &[v1::Interval], now: u64, known: CourseKnown) -> String {
     let head = [
         Column::Right("FROM"),
         Column::Right("MIN ALLOCATED"),
@@ -122,12 +117,12 @@ fn intervals(intervals: &[v1::Interval], now: u64, known: Known) -> String {
     let rows = intervals.iter().map(|interval| {
         vec![
             from(interval),
-            known.say(bytes(interval.min_allocated_bytes)),
-            known.say(bytes(interval.max_allocated_bytes)),
-            known.say(bytes(interval.min_reserved_bytes)),
-            known.say(bytes(interval.max_reserved_bytes)),
-            grouped(interval.allocs),
-            grouped(interval.frees),
+            known.lowest(bytes(interval.min_allocated_bytes)),
+            known.highest(bytes(interval.max_allocated_bytes)),
+            known.lowest(bytes(interval.min_reserved_bytes)),
+            known.highest(bytes(interval.max_reserved_bytes)),
+            known.count(grouped(interval.allocs)),
+            known.count(grouped(interval.frees)),
         ]
     });
     table(&head, rows.collect())
@@ -173,5 +168,15 @@ mod tests {
             "allocated at least 40.00 MiB to at least 480.00 MiB, swing unknown, floor unknown";
         assert!(late.contains(said), "{late}");
         assert!(!late.contains("  40.00 MiB"), "{late}");
+        // What was not seen may have been lower and higher.
+        let lost = shown(vec![v1::CoverageNote {
+            code: "records_lost".to_owned(),
+            affects: vec!["history".to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        }]);
+        let said =
+            "allocated at most 40.00 MiB to at least 480.00 MiB, swing unknown, floor unknown";
+        assert!(lost.contains(said), "{lost}");
     }
 }

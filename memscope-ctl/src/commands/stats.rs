@@ -225,7 +225,9 @@ fn fields(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> Vec<Vec<St
             peaks(d).say(exact_bytes(d.peak_reserved_bytes))
         }),
         ("requested", &|d| blocks.say(exact_bytes(d.requested_bytes))),
-        ("pending free", &|d| exact_bytes(d.pending_free_bytes)),
+        ("pending free", &|d| {
+            blocks.say(exact_bytes(d.pending_free_bytes))
+        }),
         ("device total", &|d| exact_bytes(d.total_bytes)),
         ("device free (last seen)", &|d| exact_bytes(d.free_bytes)),
         ("numbers from", &|d| d.source().to_string()),
@@ -296,6 +298,7 @@ fn says_something(name: &str, values: &[String]) -> bool {
 
 /// On Ascend: which component holds how much memory that is not the pool's.
 fn components(answer: &v1::StatsResponse) -> String {
+    let known = Known::of(&answer.coverage, &["driver"]);
     let mut rows = Vec::new();
     let mut add = |place: String, components: &[v1::Component]| {
         for component in components {
@@ -305,9 +308,11 @@ fn components(answer: &v1::StatsResponse) -> String {
                     Some(_) => format!("CANN@{}", plain(&component.name)),
                     None => plain(&component.name).to_string(),
                 },
-                exact_bytes(Some(component.bytes)),
-                grouped(component.count),
-                units::bytes(component.huge_page_bytes + component.giant_page_bytes),
+                known.say(exact_bytes(Some(component.bytes))),
+                known.say(grouped(component.count)),
+                known.say(units::bytes(
+                    component.huge_page_bytes + component.giant_page_bytes,
+                )),
             ]);
         }
     };
@@ -331,6 +336,7 @@ fn components(answer: &v1::StatsResponse) -> String {
 
 /// Pools that report their own memory, a line for each device.
 fn region_pools(answer: &v1::StatsResponse) -> String {
+    let known = Known::of(&answer.coverage, &["regions"]);
     let mut text = String::new();
     for pool in &answer.region_pools {
         let title = plain(&pool.title);
@@ -340,12 +346,12 @@ fn region_pools(answer: &v1::StatsResponse) -> String {
                 None => String::new(),
             };
             text.push_str(&format!(
-                "{}: {title} {} in {}{heap}, at most {}\n",
+                "{}: {title} {} in {}{heap}, {} at its peak\n",
                 // The functions by which pools report are CANN's.
                 device_of_kind(row.device, Some("npu")),
-                units::bytes(row.bytes),
-                regions(row.count),
-                units::bytes(row.peak_bytes),
+                known.say(units::bytes(row.bytes)),
+                known.say(regions(row.count)),
+                known.say(units::bytes(row.peak_bytes)),
             ));
         }
         if pool.orphan_free_count > 0 {

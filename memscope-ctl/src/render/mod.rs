@@ -221,6 +221,61 @@ pub(crate) fn totals_from(source: v1::Source, notes: &[v1::CoverageNote]) -> Kno
     }
 }
 
+/// How exactly the course of a device is known: its levels rest on the totals, and what may have come and went unseen is in none of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CourseKnown {
+    totals: Known,
+    history: Known,
+}
+
+impl CourseKnown {
+    /// Of a course from this source, according to the coverage notes.
+    pub(crate) fn of(source: v1::Source, notes: &[v1::CoverageNote]) -> CourseKnown {
+        // Entries of the trace that were given up had gone into the course before.
+        let of_course = notes.iter().filter(|note| note.code != "trace_shed");
+        let of_course: Vec<v1::CoverageNote> = of_course.cloned().collect();
+        CourseKnown {
+            totals: totals_from(source, notes),
+            history: Known::of(&of_course, &["history"]),
+        }
+    }
+
+    /// The text for a level at one moment.
+    pub(crate) fn level(self, number: String) -> String {
+        self.totals.say(number)
+    }
+
+    /// The text for a lowest level: what was not seen may have been lower.
+    pub(crate) fn lowest(self, number: String) -> String {
+        match (self.totals, self.history) {
+            (totals, Known::Exactly) => totals.say(number),
+            (Known::Exactly, Known::AtLeast) if number != units::unknown() => {
+                format!("at most {number}")
+            }
+            (Known::Exactly, Known::AtLeast) => number,
+            (Known::AtLeast | Known::Not, _) | (_, Known::Not) => units::unknown(),
+        }
+    }
+
+    /// The text for a highest level: what was not seen may have been higher.
+    pub(crate) fn highest(self, number: String) -> String {
+        self.totals.max(self.history).say(number)
+    }
+
+    /// The text for how often something happened.
+    pub(crate) fn count(self, number: String) -> String {
+        self.history.say(number)
+    }
+
+    /// The text for what is compared of two levels, such as a share, a difference or a slope. It is no bound where a level is one.
+    pub(crate) fn compared(self, words: String) -> String {
+        match self.totals.max(self.history) {
+            Known::Exactly => words,
+            Known::AtLeast | Known::Not => units::unknown(),
+        }
+    }
+}
+
 /// Digits of a container's id that are shown, as docker and podman do.
 const SHORT_ID: usize = 12;
 

@@ -5,7 +5,7 @@
 //! growth, which the ledger's answer to `leaks` does.
 
 use memscope_ledger::event::{Body, Event, EventId, Finding, ProcessHandle, StackRef};
-use memscope_ledger::report::AsOf;
+use memscope_ledger::report::{AsOf, ProcessState};
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{CodeLine, GivenBack, LeakLine, LeaksRequest, Source, Verdict};
 
@@ -227,9 +227,15 @@ impl Keeper {
             boot_ns: now,
             ..AsOf::default()
         };
+        // What has ended is watched until its probes are removed, and nobody would ever withdraw what is found of it then.
+        let is_there = |process: &ProcessHandle| {
+            let known = self.ledger.summary(*process);
+            known.is_some_and(|known| known.state == ProcessState::Attached)
+        };
         let processes: Vec<(ProcessHandle, u32)> = self
             .watched
             .iter()
+            .filter(|(process, _)| is_there(process))
             .map(|(process, watched)| (*process, watched.pid))
             .collect();
         for (process, pid) in processes {

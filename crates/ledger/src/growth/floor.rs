@@ -44,11 +44,11 @@ impl WindowClock {
     }
 
     /// Creates a clock that counts steps of one generation. A window is one step wide at first.
-    pub(crate) fn of_steps(epoch: u32) -> WindowClock {
+    pub(crate) fn of_steps(epoch: u32, began: u64) -> WindowClock {
         WindowClock {
             windows: STEP_WINDOWS,
             epoch,
-            ..WindowClock::new(0, 1)
+            ..WindowClock::new(began, 1)
         }
     }
 

@@ -237,7 +237,7 @@ impl Groups {
     pub(crate) fn new(start_ns: u64, window_ns: u64, limit: usize) -> Groups {
         let (clock, ticks) = (
             WindowClock::new(start_ns, window_ns),
-            WindowClock::of_steps(0),
+            WindowClock::of_steps(0, 0),
         );
         let recorded = |clock: &WindowClock| {
             let mut floor = Floor::new(clock);
@@ -269,10 +269,10 @@ impl Groups {
     }
 
     /// A step has ended. `ticks` is the number of windows of steps so far. A new `generation` means that steps come
-    /// from another source: then the windows of steps begin again.
-    pub(crate) fn tick(&mut self, ticks: u64, generation: u32) {
+    /// from another source: then the windows of steps begin again, with the number that it `began` with.
+    pub(crate) fn tick(&mut self, ticks: u64, began: u64, generation: u32) {
         if !self.ticks.is_of(generation) {
-            self.ticks = WindowClock::of_steps(generation);
+            self.ticks = WindowClock::of_steps(generation, began);
             // Lifetimes by the ticks of two sources cannot be compared. Before the first tick there are none.
             if self.tick > 0 {
                 self.earlier = self.number_of_tick().saturating_add(1);
@@ -680,21 +680,21 @@ mod tests {
         // What came before the first step of a source is as old as its steps are many.
         let weights = groups.join(0, key(1));
         let kept = groups.join(0, key(1));
-        groups.tick(100, 1);
+        groups.tick(100, 0, 1);
         groups.leave(1, weights);
         assert_eq!(freed(&groups), Some((1, 100)));
         let early = groups.join(2, key(1));
         // Another source counts anew, also what has gone.
-        groups.tick(1, 2);
+        groups.tick(1, 0, 2);
         assert_eq!(freed(&groups), Some((0, 0)));
         let late = groups.join(3, key(1));
-        groups.tick(3, 2);
+        groups.tick(3, 0, 2);
         groups.leave(4, late);
         assert_eq!(freed(&groups), Some((1, 2)));
         groups.leave(4, early);
         assert_eq!(freed(&groups), Some((2, 3)));
         // A training loop: a backward pass is the first source, and the first step of its optimizer follows at once.
-        groups.tick(200, 2);
+        groups.tick(200, 0, 2);
         groups.leave(5, kept);
         assert_eq!(freed(&groups), Some((3, 200)));
     }

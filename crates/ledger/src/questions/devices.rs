@@ -211,6 +211,8 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
     let somewhere = |row: &&Device| row.ordinal.is_none() && row.driver.held().bytes > 0;
     let rows = process.visible_devices();
     let elsewhere = row.ordinal.is_some() && rows.iter().any(somewhere);
+    let at_least = elsewhere || held.is_none() || !limits.is_empty();
+    let lower_bound = |note: &v1::CoverageNote| spoils(note, handed_out) == Some(true);
     v1::DeviceHolder {
         process: Some(brief(process.summary())),
         ordinal: row.ordinal,
@@ -219,7 +221,11 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
             .filter(|_| !doubtful(handed_out)),
         held_bytes: exact(held.or(seen)),
         context_bytes: exact(row.context_bytes),
-        at_least: elsewhere || held.is_none() || !limits.is_empty(),
+        at_least,
+        allocated_at_least: match process.source_of(row) {
+            Source::Pool => limits.iter().any(lower_bound),
+            Source::Driver => at_least,
+        },
     }
 }
 

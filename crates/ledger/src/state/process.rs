@@ -475,6 +475,15 @@ impl Process {
         }
     }
 
+    /// Bytes that the framework's pool has on a device and has not handed out. Some of it may be in pieces that are too small for what comes.
+    pub(crate) fn spare_bytes(&self, device: &Device) -> Option<u64> {
+        if self.source_of(device) != Source::Pool || self.is_pool_hidden() {
+            return None;
+        }
+        let reserved = self.reserved_bytes(device)?;
+        Some(reserved.saturating_sub(self.allocated_bytes(device)?))
+    }
+
     /// Bytes that it has from the driver on a device: its framework's pool, and what was taken outside it.
     pub(crate) fn held_bytes(&self, device: &Device) -> Option<u64> {
         match self.source_of(device) {

@@ -108,6 +108,9 @@ pub(crate) struct Steps {
     pub(crate) keys: Vec<Key>,
     /// Number of ticks so far. Where steps are ranges, the number of ranges that have begun.
     pub(crate) ticks: u64,
+    /// Number of ticks when this source was found: cycles of a pattern that came before it was recognised.
+    #[serde(default)]
+    pub(crate) began: u64,
     /// Steps are ranges: each has its own beginning and end.
     pub(crate) ranges: bool,
     /// The open range: its number (0 where it has none) and its thread.
@@ -307,6 +310,8 @@ impl Steps {
         let name = match (source, wanted) {
             (StepSource::Profiler, _) => "ProfilerStep#*",
             (StepSource::Named, Some(wanted)) => wanted,
+            // Whatever it is called: "epoch 1", "epoch 2".
+            (StepSource::Mark, _) if mark.kind == MarkKind::Step => "",
             _ => name,
         };
         if is_update {
@@ -468,6 +473,7 @@ impl Steps {
                 // Cycles from before the pattern was recognised count as well. The current cycle has not ended, and one
                 // that ends here is counted by `end`.
                 self.ticks = count.saturating_sub(1 + u64::from(begins));
+                self.began = self.ticks;
             }
             None => self.restart(StepSource::Unknown),
         }

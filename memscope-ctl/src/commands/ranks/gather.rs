@@ -5,7 +5,7 @@ use crate::commands::leaks::table::never_read;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{Asking, list, pid_of};
 use crate::render::frames::{Frame, why_missing};
-use crate::render::{Known, totals_of};
+use crate::render::{Known, totals_from, totals_of};
 use memscope_proto::v1;
 use memscope_ranks::{Growth, Line, Rank};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -232,7 +232,10 @@ async fn member(
                 .map(|stats| stats.as_of_boot_ns.saturating_sub(process.attached_boot_ns)),
             peak_bytes: peak(|device| device.peak_allocated_bytes),
             reserved_bytes: peak(|device| device.peak_reserved_bytes),
-            floor_bytes: steps.as_ref().and_then(floor),
+            floor_bytes: stats
+                .as_ref()
+                .zip(steps.as_ref())
+                .and_then(|(stats, steps)| floor(stats, steps)),
             step_ns: steps.and_then(|steps| steps.summary?.median_ns),
             growth: pace.map(Pace::growth),
             lines: match &by_line {
@@ -294,13 +297,35 @@ fn known<A>(
     }
 }
 
-/// The lowest level of the last steps, of all devices together.
-fn floor(steps: &v1::StepsResponse) -> Option<u64> {
+/// The lowest level of the last steps, of all devices together, and `None` where a part of it is not known.
+fn floor(stats: &v1::StatsResponse, steps: &v1::StepsResponse) -> Option<u64> {
+    let has_pool = steps
+        .rows
+        .iter()
+        .any(|row| row.source() == v1::Source::Pool);
+    // What is held on an unknown device may be the pool's, and would be counted twice.
+    let is_counted = |device: Option<i32>| device.is_some() || !has_pool;
     let numbers: BTreeSet<u64> = steps.rows.iter().map(|row| row.step).collect();
     let from = numbers.iter().nth_back(FLOOR_STEPS - 1);
     let from = from.or(numbers.first()).copied()?;
     let mut lowest: BTreeMap<Option<i32>, u64> = BTreeMap::new();
-    for row in steps.rows.iter().filter(|row| row.step >= from) {
+    let rows = || {
+        let rows = steps.rows.iter();
+        rows.filter(|row| row.step >= from && is_counted(row.device))
+    };
+    // Of a loss in one of these steps nobody knows how low memory went.
+    let begin = rows().map(|row| row.from_boot_ns).min()?;
+    let is_inexact = stats.gaps.iter().any(|gap| gap.to_boot_ns >= begin)
+        || rows().any(|row| totals_from(row.source(), &steps.coverage) != Known::Exactly);
+    // A device on which nothing happened in these steps has no row, and may hold memory.
+    let is_silent = |one: &&v1::DeviceStats| {
+        one.allocated_bytes != Some(0) && !rows().any(|row| row.device == one.device)
+    };
+    let mut held = stats.devices.iter().filter(|one| is_counted(one.device));
+    if is_inexact || held.any(|one| is_silent(&one)) {
+        return None;
+    }
+    for row in rows() {
         let level = lowest.entry(row.device).or_insert(u64::MAX);
         *level = (*level).min(row.min_allocated_bytes);
     }
@@ -337,7 +362,8 @@ impl Pace {
         Some(Pace {
             grows: leaks.growing_groups > 0,
             per_step: per_step.filter(|_| !is_none),
-            per_second: counted().map(|line| line.growth_bytes_per_s).sum(),
+            // The sum of none is a negative zero.
+            per_second: counted().fold(0.0, |sum, line| sum + line.growth_bytes_per_s),
             confidence: sure.max_by(f64::total_cmp),
         })
     }
@@ -510,14 +536,73 @@ mod tests {
         let of = |steps: std::ops::RangeInclusive<u64>| {
             // The earlier the step, the lower its level.
             let rows = steps.flat_map(|step| [row(step, 0, step), row(step, 1, 100 * step)]);
-            floor(&v1::StepsResponse {
+            let steps = v1::StepsResponse {
                 rows: rows.collect(),
                 ..v1::StepsResponse::default()
-            })
+            };
+            floor(&v1::StatsResponse::default(), &steps)
         };
         assert_eq!(of(1..=20), Some(101));
         assert_eq!(of(1..=21), Some(202));
         assert_eq!(of(7..=7), Some(707));
-        assert_eq!(floor(&v1::StepsResponse::default()), None);
+        let nothing = (v1::StatsResponse::default(), v1::StepsResponse::default());
+        assert_eq!(floor(&nothing.0, &nothing.1), None);
+    }
+
+    #[test]
+    fn a_floor_of_which_a_part_is_not_known_is_not_known() {
+        use v1::Source::{Driver, Pool};
+        let row = |device, source: v1::Source, level| v1::StepRow {
+            step: 1,
+            device,
+            source: source.into(),
+            from_boot_ns: 100,
+            min_allocated_bytes: level,
+            ..v1::StepRow::default()
+        };
+        let note = |kind: &str| v1::CoverageNote {
+            affects: vec![kind.to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        };
+        let of = |rows: &[v1::StepRow], notes: &[v1::CoverageNote], stats: &v1::StatsResponse| {
+            let steps = v1::StepsResponse {
+                rows: rows.to_vec(),
+                coverage: notes.to_vec(),
+                ..v1::StepsResponse::default()
+            };
+            floor(stats, &steps)
+        };
+        let nothing = v1::StatsResponse::default();
+        let pool = row(Some(0), Pool, 5);
+        let beside = row(None, Driver, 3);
+        // What is on an unknown device may be the pool's.
+        assert_eq!(of(&[pool, beside], &[], &nothing), Some(5));
+        assert_eq!(of(&[beside], &[], &nothing), Some(3));
+        assert_eq!(of(&[pool], &[note("totals")], &nothing), None);
+        assert_eq!(of(&[pool], &[note("driver")], &nothing), Some(5));
+        let without_a_pool = row(Some(0), Driver, 5);
+        assert_eq!(of(&[without_a_pool], &[note("driver")], &nothing), None);
+        // A device that was idle in these steps has no row.
+        let idle = |bytes| v1::StatsResponse {
+            devices: vec![v1::DeviceStats {
+                device: Some(1),
+                allocated_bytes: bytes,
+                ..v1::DeviceStats::default()
+            }],
+            ..v1::StatsResponse::default()
+        };
+        assert_eq!(of(&[pool], &[], &idle(Some(0))), Some(5));
+        assert_eq!(of(&[pool], &[], &idle(Some(7))), None);
+        assert_eq!(of(&[pool], &[], &idle(None)), None);
+        let lost = |to_boot_ns| v1::StatsResponse {
+            gaps: vec![v1::Gap {
+                to_boot_ns,
+                ..v1::Gap::default()
+            }],
+            ..v1::StatsResponse::default()
+        };
+        assert_eq!(of(&[pool], &[], &lost(99)), Some(5));
+        assert_eq!(of(&[pool], &[], &lost(100)), None);
     }
 }

@@ -4,6 +4,7 @@
 //! There, the monitor is a part of the program, and begins a new peak at each report: the peak is never below what was allocated
 //! when it began.
 
+use crate::render::CourseKnown;
 use memscope_proto::v1;
 
 /// Bytes of what the monitor calls a GB.
@@ -21,19 +22,24 @@ struct Report {
 /// The lines of the last reports on a device, at most `last` (0: all), one for each `every` steps. `total` is what the
 /// device has, if that is known.
 pub(super) fn lines(
-    rows: &[v1::StepRow],
+    answer: &v1::StepsResponse,
     device: Option<i32>,
     every: u64,
     last: usize,
     total: Option<u64>,
 ) -> Vec<String> {
-    let reports = reports(rows, device, every);
+    let reports = reports(&answer.rows, device, every);
+    let mut rows = answer.rows.iter();
+    let source = rows
+        .find(|row| row.device == device)
+        .map(v1::StepRow::source);
+    let known = CourseKnown::of(source.unwrap_or_default(), &answer.coverage);
     let first = match last {
         0 => 0,
         last => reports.len().saturating_sub(last),
     };
     let reports = reports[first..].iter();
-    reports.map(|report| line(report, total)).collect()
+    reports.map(|report| line(report, total, known)).collect()
 }
 
 fn reports(rows: &[v1::StepRow], device: Option<i32>, every: u64) -> Vec<Report> {
@@ -61,22 +67,22 @@ fn reports(rows: &[v1::StepRow], device: Option<i32>, every: u64) -> Vec<Report>
     reports
 }
 
-fn line(report: &Report, total: Option<u64>) -> String {
-    let gb = |bytes: u64| bytes as f64 / GB;
+fn line(report: &Report, total: Option<u64>, known: CourseKnown) -> String {
+    let gb = |bytes: u64| format!("{:.1}GB", bytes as f64 / GB);
     let whole = match total.filter(|total| *total > 0) {
-        Some(total) => format!(
-            "{:.1}GB total ({:.0}%)",
-            gb(total),
-            report.peak as f64 / total as f64 * 100.0
-        ),
+        Some(total) => {
+            let share = report.peak as f64 / total as f64 * 100.0;
+            let share = known.compared(format!("{share:.0}%"));
+            format!("{} total ({share})", gb(total))
+        }
         None => "total not known".to_owned(),
     };
     format!(
-        "[step {}] GPU mem: {:.1}GB allocated, {:.1}GB peak, {:.1}GB reserved / {whole}",
+        "[step {}] GPU mem: {} allocated, {} peak, {} reserved / {whole}",
         report.step,
-        gb(report.allocated),
-        gb(report.peak),
-        gb(report.reserved),
+        known.level(gb(report.allocated)),
+        known.highest(gb(report.peak)),
+        known.level(gb(report.reserved)),
     )
 }
 
@@ -112,13 +118,26 @@ mod tests {
     #[test]
     fn only_whole_intervals_are_reported() {
         let rows = [row(10, 10, 3, 2), row(20, 10, 1, 1), row(25, 5, 9, 9)];
-        let said = lines(&rows, Some(0), 10, 1, Some(80 << 30));
+        let mut answer = v1::StepsResponse {
+            rows: rows.to_vec(),
+            ..v1::StepsResponse::default()
+        };
+        let said = lines(&answer, Some(0), 10, 1, Some(80 << 30));
         assert_eq!(
             said,
             ["[step 20] GPU mem: 1.0GB allocated, 2.0GB peak, 10.0GB reserved / 80.0GB total (2%)"]
         );
-        let unknown = lines(&rows, Some(0), 10, 0, None);
+        let unknown = lines(&answer, Some(0), 10, 0, None);
         assert_eq!(unknown.len(), 2);
         assert!(unknown[0].ends_with("10.0GB reserved / total not known"));
+        answer.coverage.push(v1::CoverageNote {
+            code: "records_lost".to_owned(),
+            affects: vec!["history".to_owned()],
+            lower_bound: true,
+            ..v1::CoverageNote::default()
+        });
+        let said = lines(&answer, Some(0), 10, 1, Some(80 << 30));
+        let end = "1.0GB allocated, at least 2.0GB peak, 10.0GB reserved / 80.0GB total (unknown)";
+        assert!(said[0].ends_with(end), "{said:?}");
     }
 }

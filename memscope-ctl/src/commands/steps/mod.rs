@@ -12,7 +12,7 @@ use crate::output;
 use crate::process::Process;
 use crate::render::steps::{line, summary};
 use crate::render::table::{Column, table};
-use crate::render::{coverage, device, heading};
+use crate::render::{CourseKnown, coverage, device, heading};
 use crate::session::Session;
 use crate::units::{bytes, grouped, nanoseconds, plain, signed_bytes};
 use memscope_proto::v1;
@@ -143,7 +143,7 @@ impl Steps {
         let found = stats.devices.iter().find(|one| one.device == device);
         let total = found.and_then(|one| one.total_bytes);
         let (every, last) = (u64::from(self.every), self.last as usize);
-        for line in kempner::lines(&answer.rows, device, every, last, total) {
+        for line in kempner::lines(answer, device, every, last, total) {
             output::text(&format!("{line}\n"))?;
         }
         let mut notes = answer.coverage.clone();
@@ -180,11 +180,11 @@ fn text(answer: &v1::StepsResponse) -> String {
         }
     }
     for one in &answer.devices {
-        text.push_str(&of_device(one));
+        text.push_str(&of_device(one, &answer.coverage));
     }
     if !answer.rows.is_empty() {
         text.push('\n');
-        text.push_str(&rows(&answer.rows));
+        text.push_str(&rows(&answer.rows, &answer.coverage));
     }
     if answer.survivor_count > 0 {
         text.push_str(&format!(
@@ -212,7 +212,8 @@ fn text(answer: &v1::StepsResponse) -> String {
     text
 }
 
-fn of_device(one: &v1::StepDevice) -> String {
+fn of_device(one: &v1::StepDevice, notes: &[v1::CoverageNote]) -> String {
+    let known = CourseKnown::of(one.source(), notes);
     let quantiles = |q: Option<v1::StepQuantiles>| {
         let q = q.unwrap_or_default();
         format!("{} ({} to {})", bytes(q.p50), bytes(q.p5), bytes(q.p95))
@@ -222,19 +223,19 @@ fn of_device(one: &v1::StepDevice) -> String {
         device(one.device),
         one.source(),
         grouped(one.steps),
-        quantiles(one.min_bytes),
-        quantiles(one.max_bytes),
-        signed_bytes(one.floor_bytes_per_step.round() as i64),
-        grouped(one.allocs),
-        grouped(one.frees),
+        known.lowest(quantiles(one.min_bytes)),
+        known.highest(quantiles(one.max_bytes)),
+        known.compared(signed_bytes(one.floor_bytes_per_step.round() as i64)),
+        known.count(grouped(one.allocs)),
+        known.count(grouped(one.frees)),
     );
     for (name, gap) in [("smallest", one.smallest_gap), ("largest", one.largest_gap)] {
         if let Some(gap) = gap {
             text.push_str(&format!(
-                "  {name} gap {:.4} %: {} of {} in step {}\n",
-                gap.ratio * 100.0,
-                bytes(gap.min_bytes),
-                bytes(gap.max_bytes),
+                "  {name} gap {}: {} of {} in step {}\n",
+                known.compared(format!("{:.4} %", gap.ratio * 100.0)),
+                known.lowest(bytes(gap.min_bytes)),
+                known.highest(bytes(gap.max_bytes)),
                 grouped(gap.step),
             ));
         }
@@ -242,7 +243,7 @@ fn of_device(one: &v1::StepDevice) -> String {
     text
 }
 
-fn rows(rows: &[v1::StepRow]) -> String {
+fn rows(rows: &[v1::StepRow], notes: &[v1::CoverageNote]) -> String {
     let head = [
         Column::Right("STEP"),
         Column::Right("DEVICE"),
@@ -256,6 +257,7 @@ fn rows(rows: &[v1::StepRow]) -> String {
         Column::Right("FREES"),
     ];
     let rows = rows.iter().map(|row| {
+        let known = CourseKnown::of(row.source(), notes);
         let used = if row.reserved_at_max_bytes == 0 {
             crate::units::unknown()
         } else {
@@ -266,13 +268,13 @@ fn rows(rows: &[v1::StepRow]) -> String {
             grouped(row.step),
             device(row.device),
             nanoseconds(row.to_boot_ns.saturating_sub(row.from_boot_ns)),
-            bytes(row.min_allocated_bytes),
-            bytes(row.max_allocated_bytes),
-            bytes(row.end_allocated_bytes),
-            bytes(row.max_reserved_bytes),
-            used,
-            grouped(row.allocs),
-            grouped(row.frees),
+            known.lowest(bytes(row.min_allocated_bytes)),
+            known.highest(bytes(row.max_allocated_bytes)),
+            known.level(bytes(row.end_allocated_bytes)),
+            known.highest(bytes(row.max_reserved_bytes)),
+            known.compared(used),
+            known.count(grouped(row.allocs)),
+            known.count(grouped(row.frees)),
         ]
     });
     table(&head, rows.collect())

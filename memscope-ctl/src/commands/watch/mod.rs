@@ -42,6 +42,7 @@ impl Run for Watch {
         let mut ticks = tokio::time::interval(self.interval);
         // A slow daemon is not asked several times at once.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // By handles: a process that executed another program or was attached anew has the pid of the one before, and nothing else of it.
         let mut before: BTreeMap<u32, v1::StatsResponse> = BTreeMap::new();
         let mut slow: BTreeMap<u32, (Instant, v1::LeaksResponse)> = BTreeMap::new();
         let mut left = self.count.unwrap_or(u64::MAX);
@@ -64,17 +65,14 @@ impl Run for Watch {
                 for stats in &answers {
                     let course = course(client, stats.pid, self.interval, window).await?;
                     let known = slow
-                        .remove(&stats.pid)
+                        .remove(&handle(stats))
                         .filter(|(at, _)| at.elapsed() < SLOWLY);
                     let (at, leaks) = match known {
                         Some(known) => known,
                         None => (Instant::now(), leaks(client, stats.pid).await?),
                     };
-                    slow.insert(stats.pid, (at, leaks.clone()));
-                    let is_it = |one: &&v1::Process| {
-                        let handle = stats.process.as_ref().map(|process| process.handle);
-                        Some(one.handle) == handle
-                    };
+                    slow.insert(handle(stats), (at, leaks.clone()));
+                    let is_it = |one: &&v1::Process| one.handle == handle(stats);
                     looks.push(Look {
                         stats: stats.clone(),
                         listed: listed.processes.iter().find(is_it).cloned(),
@@ -82,7 +80,7 @@ impl Run for Watch {
                         leaks,
                     });
                 }
-                let text = table::text(&looks, |pid| before.get(&pid), window);
+                let text = table::text(&looks, |stats| before.get(&handle(stats)), window);
                 match redraw {
                     true => output::redraw(&text)?,
                     false if is_first => output::text(&text)?,
@@ -101,11 +99,16 @@ impl Run for Watch {
             }
             before = answers
                 .into_iter()
-                .map(|answer| (answer.pid, answer))
+                .map(|answer| (handle(&answer), answer))
                 .collect();
         }
         Ok(Exit::Done)
     }
+}
+
+/// The handle of the process of an answer.
+fn handle(stats: &v1::StatsResponse) -> u32 {
+    stats.process.as_ref().map_or(0, |process| process.handle)
 }
 
 /// The course of memory over the last intervals, as many as fit into the window.

@@ -3,7 +3,7 @@
 use crate::render::bars::bars;
 use crate::render::table::{Column, table};
 use crate::render::window::Window;
-use crate::render::{command_line, device_of_kind, growth, totals_from, totals_of};
+use crate::render::{CourseKnown, command_line, device_of_kind, growth, totals_of};
 use crate::units::{self, bytes, grouped, maybe_bytes, moment, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct Look {
 /// The whole text. `before` returns the answer about a process in the previous round.
 pub(super) fn text<'a>(
     looks: &'a [Look],
-    before: impl Fn(u32) -> Option<&'a v1::StatsResponse>,
+    before: impl Fn(&v1::StatsResponse) -> Option<&'a v1::StatsResponse>,
     window: Window,
 ) -> String {
     let columns = [
@@ -43,7 +43,7 @@ pub(super) fn text<'a>(
     ];
     let mut rows = Vec::new();
     for look in looks {
-        let before = before(look.stats.pid);
+        let before = before(&look.stats);
         for (place, device) in look.stats.devices.iter().enumerate() {
             rows.push(row(look, device, before, place == 0));
         }
@@ -156,8 +156,8 @@ fn courses(look: &Look, height: usize) -> String {
             levels.iter().min().copied().unwrap_or_default(),
             levels.iter().max().copied().unwrap_or_default(),
         );
-        let known = totals_from(device.source(), &look.course.coverage);
-        let (low, high) = (known.say(bytes(low)), known.say(bytes(high)));
+        let known = CourseKnown::of(device.source(), &look.course.coverage);
+        let (low, high) = (known.highest(bytes(low)), known.highest(bytes(high)));
         let passed = overall.to_boot_ns.saturating_sub(overall.from_boot_ns);
         text.push_str(&format!(
             "\n{} device {}, {} to {} in the last {}: {command}\n",

@@ -48,16 +48,21 @@ fn attach(ledger: &mut Ledger, process: ProcessHandle, time_ns: u64) {
 
 /// A process that has kept one more block each tenth of a second until now, beside others that it freed again.
 fn growing() -> Ledger {
+    let mut ledger = Ledger::new(LedgerConfig::default());
+    grow(&mut ledger, P);
+    ledger
+}
+
+fn grow(ledger: &mut Ledger, process: ProcessHandle) {
     const KEPT: u64 = 600;
     const EACH_NS: u64 = 100_000_000;
-    let mut ledger = Ledger::new(LedgerConfig::default());
     let began = clock::boot_ns() - KEPT * EACH_NS;
-    attach(&mut ledger, P, began);
+    attach(ledger, process, began);
     let placed = Placement {
         pool_seen: true,
         ..Placement::default()
     };
-    ledger.apply(&event(P, began, Body::Placed(Box::new(placed))));
+    ledger.apply(&event(process, began, Body::Placed(Box::new(placed))));
     let mut held = 0i64;
     for number in 1..=KEPT {
         let mut report = |ptr, size: i64| {
@@ -70,7 +75,7 @@ fn growing() -> Ledger {
                 total_reserved: 64 << 20,
             };
             let time = began + number * EACH_NS;
-            ledger.apply(&event(P, time, Body::Report(report)));
+            ledger.apply(&event(process, time, Body::Report(report)));
         };
         report(number << 20, 4096);
         for _ in 0..8 {
@@ -78,7 +83,6 @@ fn growing() -> Ledger {
             report(1 << 40, -512);
         }
     }
-    ledger
 }
 
 fn watch(process: ProcessHandle) -> Command {
@@ -210,6 +214,31 @@ fn nothing_is_judged_before_the_ring_is_there() {
     give_ring(&keeper);
     comes(|| fired(&keeper) == 1);
     comes(|| !keeper.hub().findings().is_empty());
+    keeper.send(Command::Stop).unwrap();
+    thread.join().unwrap();
+}
+
+/// Its probes may take long to remove, and until then it is watched. Nobody would ever withdraw what is found then.
+#[test]
+fn nothing_is_found_of_a_process_that_has_ended() {
+    let (ended, lives) = (P, ProcessHandle(2));
+    let mut ledger = growing();
+    grow(&mut ledger, lives);
+    let (keeper, thread) = Keeper::start(start(ledger)).unwrap();
+    for process in [ended, lives] {
+        keeper.send(watch(process)).unwrap();
+    }
+    let append = Command::Append {
+        process: ended,
+        record: DaemonRecord::Exited,
+    };
+    keeper.send(append).unwrap();
+    give_ring(&keeper);
+    comes(|| !keeper.hub().findings().is_empty());
+    // The look that found the one has ended.
+    keeper.ask_blocking(|_, _| ()).unwrap();
+    let of: Vec<ProcessHandle> = keeper.hub().findings().iter().map(|(of, _)| *of).collect();
+    assert_eq!(of, [lives]);
     keeper.send(Command::Stop).unwrap();
     thread.join().unwrap();
 }

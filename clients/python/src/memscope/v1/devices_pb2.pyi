@@ -48,6 +48,7 @@ class DeviceHolder(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
     CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    ALLOCATED_AT_LEAST_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """Ordinal of the device within it; unknown for allocations whose device is not known."""
     allocated_bytes: _builtins.int
@@ -60,6 +61,8 @@ class DeviceHolder(_message.Message):
     """What the driver used for the process beside what it held, when the driver was asked last: context and code, and what the process took
     outside its pool before the attach.
     """
+    allocated_at_least: _builtins.bool
+    """`allocated_bytes` may be too small, as where nothing tells what was there before the attach."""
     @_builtins.property
     def process(self) -> _process_pb2.Process:
         """The process."""
@@ -73,10 +76,11 @@ class DeviceHolder(_message.Message):
         held_bytes: _builtins.int | None = ...,
         at_least: _builtins.bool = ...,
         context_bytes: _builtins.int | None = ...,
+        allocated_at_least: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_context_bytes", b"_context_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_bytes", b"allocated_bytes", "context_bytes", b"context_bytes", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_context_bytes", b"_context_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_bytes", b"allocated_bytes", "at_least", b"at_least", "context_bytes", b"context_bytes", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_context_bytes", b"_context_bytes", "_held_bytes", b"_held_bytes", "_ordinal", b"_ordinal", "allocated_at_least", b"allocated_at_least", "allocated_bytes", b"allocated_bytes", "at_least", b"at_least", "context_bytes", b"context_bytes", "held_bytes", b"held_bytes", "ordinal", b"ordinal", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015

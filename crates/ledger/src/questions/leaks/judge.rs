@@ -198,12 +198,14 @@ pub(super) fn step_axis(
         steps => steps,
     };
     // A pattern of an allocation or two does not show how long something was watched, and a long pattern may contain
-    // several steps. Until a long enough pattern has come often enough, time is the measure.
+    // several steps. Until a long enough pattern has come often enough, time is the measure. What was there in the cycles before the
+    // pattern was recognised is not known by cycles.
     let short = steps.source == StepSource::Pattern
-        && steps
-            .pattern
-            .cycles()
-            .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
+        && (steps.windows().saturating_sub(steps.began) < sure_after
+            || steps
+                .pattern
+                .cycles()
+                .is_none_or(|(_, period)| period < ENOUGH_IN_A_PATTERN));
     if short || steps.last_ns == 0 || steps.windows() < ENOUGH_TICKS {
         return None;
     }
@@ -475,6 +477,7 @@ impl<'a> Judge<'a> {
     /// Number of the step with which a window begins.
     fn step_of(axis: &StepAxis, window: usize) -> u64 {
         let tick = (window as u64).saturating_mul(axis.clock.width_ns());
+        let tick = axis.clock.start_ns().saturating_add(tick);
         (tick as f64 / axis.ticks_per_step).floor() as u64 + 1
     }
 
@@ -489,11 +492,18 @@ impl<'a> Judge<'a> {
         if what.space == Space::Host {
             return false;
         }
-        let rows = self.process.devices.iter();
-        let mut free = rows
-            .filter(|row| row.ordinal == what.device)
-            .filter_map(|row| row.free_at(self.now));
+        let mut rows = self.process.devices.iter();
+        let Some(row) = rows.find(|row| row.ordinal == what.device) else {
+            return false;
+        };
+        // A pool hands out first what it has.
+        let spare = match what.space {
+            Space::Pool => self.process.spare_bytes(row),
+            Space::Driver | Space::Host => Some(0),
+        };
+        let room = row.free_at(self.now).zip(spare);
+        let room = room.map(|(free, spare)| free.saturating_add(spare));
         let growth = bytes_per_step * steps as f64;
-        growth > 0.0 && free.any(|free| (free as f64) < growth)
+        growth > 0.0 && room.is_some_and(|room| (room as f64) < growth)
     }
 }

@@ -163,24 +163,28 @@ fn seconds_to_full(process: &Process, groups: &[Shown], now: u64) -> Option<f64>
     if process.ended_ns.is_some() {
         return None;
     }
-    let mut rates: FastMap<Option<i32>, f64> = FastMap::default();
+    // Of the pool, and of what is beside it.
+    let mut rates: FastMap<Option<i32>, [f64; 2]> = FastMap::default();
     for shown in groups {
         let group = &shown.group;
         // Memory of the host fills no device.
         if shown.verdict != Verdict::Growing || shown.space == Space::Host {
             continue;
         }
-        *rates.entry(group.device).or_default() += group.growth_bytes_per_s;
+        let [of_pool, beside] = rates.entry(group.device).or_default();
+        *(match shown.space {
+            Space::Pool => of_pool,
+            Space::Driver | Space::Host => beside,
+        }) += group.growth_bytes_per_s;
     }
     process
         .devices
         .iter()
         .filter_map(|row| {
-            let rate = rates
-                .get(&row.ordinal)
-                .copied()
-                .filter(|rate| *rate > 0.0)?;
-            Some(row.free_at(now)? as f64 / rate)
+            let [of_pool, beside] = rates.get(&row.ordinal).copied()?;
+            // Where the pool says nothing of what it has, what is free is all that is known.
+            let spare = process.spare_bytes(row).unwrap_or(0);
+            memscope_proto::seconds_to_full(row.free_at(now)?, spare, of_pool, beside)
         })
         .min_by(f64::total_cmp)
 }

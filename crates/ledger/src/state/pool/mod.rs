@@ -335,7 +335,8 @@ impl Pool {
             scene.steps.survivors.end(step, &self.blocks);
         }
         let windows = scene.steps.windows();
-        scene.groups.tick(windows, scene.steps.generation);
+        let (began, generation) = (scene.steps.began, scene.steps.generation);
+        scene.groups.tick(windows, began, generation);
     }
 
     /// A live block was seen to go. It stays in the map; the caller takes it out or makes it pending. Returns whether

@@ -1,7 +1,7 @@
 //! The view of all devices.
 
 use super::{limits, size, size_known};
-use crate::commands::devices::unexplained;
+use crate::commands::devices::{held, unexplained};
 use crate::commands::top::page::{Cell, Opens, Page, Row, Tone, number, text};
 use crate::render::{command_line, device};
 use crate::units::{maybe_bytes, plain, unknown};
@@ -82,11 +82,6 @@ pub(in crate::commands::top) fn page(answer: &v1::DevicesResponse) -> Page {
 fn row(place: usize, one: &v1::MachineDevice, title: &str, holder: &v1::DeviceHolder) -> Row {
     let process = holder.process.clone().unwrap_or_default();
     let facts = process.facts.unwrap_or_default();
-    let held = maybe_bytes(holder.held_bytes);
-    let held = match holder.at_least && holder.held_bytes.is_some() {
-        true => format!("at least {held}"),
-        false => held,
-    };
     let ordinal = device(holder.ordinal);
     Row {
         key: format!(
@@ -97,9 +92,12 @@ fn row(place: usize, one: &v1::MachineDevice, title: &str, holder: &v1::DeviceHo
             Cell::text(title),
             Cell::number(facts.pid.to_string(), Some(-f64::from(facts.pid))),
             Cell::text(command_line(&facts.cmdline, &facts.comm, COMMAND)),
-            size_known(held, holder.held_bytes),
+            size_known(held(holder.held_bytes, holder.at_least), holder.held_bytes),
             size(one.total_bytes),
-            size(holder.allocated_bytes),
+            size_known(
+                held(holder.allocated_bytes, holder.allocated_at_least),
+                holder.allocated_bytes,
+            ),
             size(holder.context_bytes),
             size(one.free_bytes),
             Cell::text(ordinal),

@@ -84,8 +84,9 @@ impl Rulebook {
 pub(crate) struct Picture<'p> {
     /// Python's objects, as far as they were read.
     pub(crate) reading: Option<&'p Reading>,
-    /// The process before and after they were read. The answer is about the moment after.
-    pub(crate) before: &'p SnapshotReport,
+    /// The blocks that were there before they were read and, where the answer is about an earlier moment, also after it.
+    pub(crate) known: &'p HashSet<Identity>,
+    /// The process at the moment of the answer, which is after the reading or long before it.
     pub(crate) after: &'p SnapshotReport,
     /// What it has from the driver beside its pool.
     pub(crate) beside: &'p [BesidePool],
@@ -97,7 +98,7 @@ pub(crate) struct Picture<'p> {
     pub(crate) threads: &'p Threads,
     /// Whether the process runs no Python, so that no object can hold anything.
     pub(crate) has_no_python: bool,
-    /// Whether `after` is of a moment before `before`, instead of after it.
+    /// Whether `after` is of a moment before the reading, instead of after it.
     pub(crate) is_earlier: bool,
 }
 
@@ -425,8 +426,6 @@ struct Sorter<'p> {
     uses: HashMap<u64, Vec<&'p Used>>,
     held: HashMap<u64, &'p Held>,
     ways: Option<Ways<'p>>,
-    /// The blocks that were there before the objects were read, each with its address, size and moment.
-    known: HashSet<(u64, u64, u64)>,
     /// The ways of owners, by their places in the reading.
     owners: HashMap<u32, String>,
     places: HashMap<u32, String>,
@@ -451,18 +450,12 @@ impl<'p> Sorter<'p> {
             }
             held.extend(reading.held.iter().map(|held| (held.block, held)));
         }
-        let segments = picture.before.segments.iter();
-        let known = segments
-            .flat_map(|segment| &segment.blocks)
-            .filter(|block| block.state == BlockState::Active)
-            .map(identity);
         Sorter {
             picture,
             rules,
             uses,
             held,
             ways,
-            known: known.collect(),
             owners,
             places: HashMap::new(),
         }
@@ -497,7 +490,7 @@ impl<'p> Sorter<'p> {
             model: String::new(),
             module: String::new(),
         };
-        let is_known = self.known.contains(&identity(block));
+        let is_known = self.picture.known.contains(&identity(block));
         if self.picture.reading.is_some() && !is_known && !self.picture.is_earlier {
             return Put {
                 key: Key {
@@ -719,7 +712,7 @@ impl<'p> Sorter<'p> {
         if !labels.is_empty() {
             why.push(format!("the program labels it {}", labels.join(", ")));
         }
-        let is_known = self.known.contains(&identity(block));
+        let is_known = self.picture.known.contains(&identity(block));
         let reading = self.picture.reading.filter(|_| is_known);
         let ways = self.ways.as_ref().filter(|_| reading.is_some());
         match (ways, self.held.get(&block.addr)) {
@@ -775,9 +768,18 @@ impl Told<'_> {
     }
 }
 
-/// What makes a block the same one at two moments.
-const fn identity(block: &SnapshotBlock) -> (u64, u64, u64) {
+/// What makes a block the same one at two moments: its address, its size, and the boot time of its allocation.
+pub(crate) type Identity = (u64, u64, u64);
+
+const fn identity(block: &SnapshotBlock) -> Identity {
     (block.addr, block.size, block.since_ns)
+}
+
+/// The blocks that are handed out.
+pub(crate) fn identities(snapshot: &SnapshotReport) -> HashSet<Identity> {
+    let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    let active = blocks.filter(|block| block.state == BlockState::Active);
+    active.map(identity).collect()
 }
 
 /// Where the graph has saved a block, in words.
@@ -851,6 +853,11 @@ fn place(stack: &Stack) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_ledger::event::{
+        Body, Event, EventId, Level, PoolReport, ProcessFacts, ProcessHandle, StackRef,
+    };
+    use memscope_ledger::report::AsOf;
+    use memscope_ledger::{Ledger, LedgerConfig};
     use memscope_tests::limits::{Met, constant};
     use prost::Message as _;
 
@@ -874,6 +881,75 @@ mod tests {
             test: "addresses_of_the_largest_uses_are_told",
         }
         .is_told();
+    }
+
+    /// What lies at the address of a block that was freed while the journal and the objects were read is another block.
+    #[test]
+    fn a_block_that_went_before_the_reading_has_no_owner_from_it() {
+        let process = ProcessHandle(1);
+        let event = |body| Event {
+            id: EventId {
+                epoch: 1,
+                sequence: 0,
+            },
+            time_ns: 5,
+            process,
+            tid: 1,
+            lost_before: 0,
+            stack: StackRef::NotTaken,
+            sampling: 0,
+            body,
+        };
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        let facts = ProcessFacts {
+            level: Some(Level::Blocks),
+            from_start: true,
+            ..ProcessFacts::default()
+        };
+        ledger.apply(&event(Body::Attached(Box::new(facts))));
+        ledger.apply(&event(Body::Report(PoolReport {
+            device: 0,
+            ptr: 0x1000,
+            size: 512,
+            total_allocated: 512,
+            total_reserved: 2 << 20,
+        })));
+        let after = ledger.snapshot(process, AsOf::default()).unwrap();
+        let reading = Reading {
+            kinds: vec!["Linear".to_owned()],
+            uses: vec![Used {
+                block: 0x1000,
+                what: memscope_heap::Use::Parameter,
+                owner: None,
+                name: "weight".to_owned(),
+                key: String::new(),
+                class: 0,
+                is_sure: true,
+            }],
+            ..Reading::default()
+        };
+        let asked = v1::OwnersRequest::default();
+        let rules = Rulebook::new(&asked).unwrap();
+        let threads = Threads::new(&after, HashSet::new(), HashMap::new());
+        let of = |known: HashSet<Identity>| {
+            let picture = Picture {
+                reading: Some(&reading),
+                known: &known,
+                after: &after,
+                beside: &[],
+                devices: &[],
+                free_is_old: &[],
+                threads: &threads,
+                has_no_python: false,
+                is_earlier: true,
+            };
+            let owner = answer(&picture, &rules, &asked).owners.remove(0);
+            (owner.category, owner.name)
+        };
+        let stayed = of(identities(&after));
+        assert_eq!(stayed, ("weights".to_owned(), "weight".to_owned()));
+        let went = of(HashSet::new());
+        assert_eq!(went, (FREED_SINCE.to_owned(), String::new()));
     }
 
     #[test]

@@ -589,6 +589,9 @@ impl Daemon for Serving {
             .await
             .map_err(NotRead::refusal)?;
         let duration_ns = began.elapsed().as_nanos() as u64;
+        // At level `read` only another reading shows what is there by now.
+        self.refresh_for(Needs::Reading, &[before.process.handle])
+            .await;
         let after = self.same_again(pid, &before).await?;
         aside(move || {
             // What came meanwhile and is alike is not among those that were read.
@@ -680,10 +683,24 @@ impl Daemon for Serving {
         }
         let duration_ns = began.elapsed().as_nanos() as u64;
         let is_earlier = earlier.is_some();
+        let handle = before.process.handle;
+        // The address of a block that was freed while the journal and the objects were read may be another's by then.
+        let again = match is_earlier && reading.is_some() {
+            true => {
+                self.refresh_for(Needs::Totals, &[handle]).await;
+                Some(self.same_again(pid, &before).await.ok())
+            }
+            false => None,
+        };
+        let known = aside(move || match again {
+            None => owners::identities(&before),
+            Some(None) => HashSet::new(),
+            Some(Some(again)) => &owners::identities(&before) & &owners::identities(&again),
+        });
+        let known = known.await?;
         let owned = match earlier {
             Some(owned) => owned,
             None => {
-                let handle = before.process.handle;
                 self.refresh_for(Needs::Totals, &[handle]).await;
                 let owned = owned(pid);
                 // All of one moment, so that the sums of a device fit together.
@@ -703,7 +720,7 @@ impl Daemon for Serving {
             let threads = Threads::new(&owned.snapshot, backward, owned.freed_by);
             let picture = owners::Picture {
                 reading: reading.as_ref(),
-                before: &before,
+                known: &known,
                 after: &owned.snapshot,
                 beside: &owned.beside,
                 devices: &owned.devices,

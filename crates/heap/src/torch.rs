@@ -23,8 +23,11 @@ const ENOUGH_VOTES: usize = 16;
 const SHORT_NODE: u64 = 256;
 /// Largest node that is believed, in bytes.
 const LONGEST_NODE: u64 = 1 << 14;
-/// Largest vector in a node that is looked at, in bytes.
+/// Largest vector in a node that is looked at, in bytes, where nothing else tells that it is one.
 const LONGEST_VECTOR: u64 = 1 << 16;
+/// The same, where the C library's allocator says how much room there is. A compiled model saves all that its backward pass needs in one vector,
+/// of some hundred bytes for each tensor.
+const LONGEST_SIZED_VECTOR: u64 = 1 << 24;
 /// Smallest node that is believed, in bytes.
 const SMALLEST_NODE: u64 = 56;
 /// Smallest piece of memory of the C library's allocator, in bytes.
@@ -32,6 +35,8 @@ const SMALLEST_PIECE: u64 = 32;
 /// Most bytes at the end of a piece of memory of the C library's allocator that were not asked for: pieces are multiples of 16 bytes, and a
 /// rest that would be too small for a piece is left to the one before it.
 const UNUSED_AT_THE_END: u64 = 47;
+/// The same of a piece with a mapping of its own, which has whole pages.
+const UNUSED_OF_A_MAPPING: u64 = 4096 + UNUSED_AT_THE_END;
 /// Bytes of a tensor's piece of memory.
 const SIZES_OF_TENSORS: RangeInclusive<u64> = 96..=512;
 /// Bits of the references that keep something alive, in a word of counts.
@@ -163,15 +168,27 @@ impl<M: Memory + ?Sized> Heap<'_, M> {
     /// the allocator writes it. Without that, three pointers that happen to ascend would be taken for a vector of all that lies between them.
     fn is_vector(&mut self, begin: u64, end: u64, room: u64) -> bool {
         let bytes = end.wrapping_sub(begin);
-        if begin >= end || end > room || bytes > LONGEST_VECTOR || !bytes.is_multiple_of(8) {
+        if begin >= end || end > room || !bytes.is_multiple_of(8) {
             return false;
         }
         if !self.torch.has_sizes {
-            return true;
+            return bytes <= LONGEST_VECTOR;
         }
-        self.size_of_piece(begin)
-            .and_then(|size| size.checked_sub(room - begin))
-            .is_some_and(|unused| unused <= UNUSED_AT_THE_END)
+        let most = match self.has_own_mapping(begin) {
+            true => UNUSED_OF_A_MAPPING,
+            false => UNUSED_AT_THE_END,
+        };
+        bytes <= LONGEST_SIZED_VECTOR
+            && self
+                .size_of_piece(begin)
+                .and_then(|size| size.checked_sub(room - begin))
+                .is_some_and(|unused| unused <= most)
+    }
+
+    /// Whether the C library's allocator has made a mapping for this piece of memory alone, as it does for large ones.
+    fn has_own_mapping(&mut self, begin: u64) -> bool {
+        let size = begin.checked_sub(8).and_then(|at| self.pages.word(at));
+        size.is_some_and(|size| size & 2 == 2)
     }
 
     /// Autograd's knowledge of a tensor follows its memory.

@@ -143,6 +143,30 @@ except ValueError as caught:
 
 weight = torch.ones(700, 700, device="cuda", requires_grad=True)
 product = (weight * weight.exp()).sin()
+class Keeps(torch.autograd.Function):
+    """Saves as many tensors as a compiled model does, which keeps all that its backward pass needs in one place."""
+
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.save_for_backward(*[x + number for number in range(count)])
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2, None
+
+
+# More than a vector of 64 KiB has room for, and so many that their vector has a mapping of its own.
+some = Keeps.apply(torch.ones(1, device="cuda", requires_grad=True), 1000)
+case("one of many that a function saved", "__main__.some.grad_fn.<function><PyNode>.saved", some.grad_fn.saved_tensors[-1])
+most = Keeps.apply(torch.ones(1, device="cuda", requires_grad=True), 5000)
+case("one of very many that a function saved", "__main__.most.grad_fn.<function><PyNode>.saved", most.grad_fn.saved_tensors[0])
+# The edges of a node are a vector as well.
+parts = [torch.ones(1, device="cuda", requires_grad=True).exp() for _ in range(3000)]
+stacked = torch.stack(parts)
+results = [part.grad_fn._saved_result for part in parts]
+case("what is behind one of many edges", "__main__.stacked.grad_fn<ExpBackward0>.saved", results[1234])
+del parts, results
 # Only the graph has the result of exp, which is saved for the backward pass.
 exponential = product.grad_fn.next_functions[0][0].next_functions[1][0]
 case(

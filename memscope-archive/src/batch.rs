@@ -491,9 +491,9 @@ impl Maker<'_> {
                         .extend(rows::stacks(&origin, &stacks, process, ended));
                 }
                 Ok(_) => made.gaps.push(lacks(StackRow::TABLE.name, NUMBER_TAKEN)),
-                // A process without stacks has other rows.
-                Err(DaemonError::Refused { source, .. }) => {
-                    tracing::debug!(pid, error = source.message(), "stacks");
+                // A process without stacks has other rows. A daemon that is busy is asked again, as for all of the process.
+                Err(error @ DaemonError::Refused { .. }) if !error.is_busy() => {
+                    tracing::debug!(pid, %error, "stacks");
                 }
                 Err(error) => return Err(error),
             }

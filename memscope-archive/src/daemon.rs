@@ -50,6 +50,13 @@ impl DaemonError {
         matches!(self, DaemonError::Refused { source, .. } if source.code() == Code::NotFound)
     }
 
+    /// Whether the daemon has no time or room for the question now, and may answer it later.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let busy = [Code::ResourceExhausted, Code::Unavailable];
+        matches!(self, DaemonError::Refused { source, .. } if busy.contains(&source.code()))
+    }
+
     /// A question that was refused with this error code.
     #[cfg(test)]
     pub fn refused(question: &'static str, word: &'static str) -> DaemonError {

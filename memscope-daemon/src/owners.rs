@@ -851,6 +851,7 @@ fn place(stack: &Stack) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use memscope_ledger::event::{

@@ -1,6 +1,8 @@
 //! Names for the code objects in Python stacks: read from the process, or from what the programs kept of a code
 //! object that died. Also the interpreter's layout in the form that the programs use.
 
+use std::io;
+
 use memscope_common::{
     CODE_OBJECT, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, PYTHON_CFRAME, PYTHON_CURRENT_FRAME,
     PYTHON_FRAME_OBJECTS, PythonEntry, THREAD_STATE_BYTES,
@@ -135,16 +137,20 @@ impl Names {
     }
 
     /// Reads code objects, of which those that cannot be read are left out. The caller must know whether the objects at these addresses were
-    /// still the same ones.
-    pub fn read(&self, codes: &[u64]) -> Vec<CodeName> {
-        let mut names = Vec::new();
+    /// still the same ones. Also returns whether all could be asked for; the process may be held up, and answer later.
+    pub fn read(&self, codes: &[u64]) -> (Vec<CodeName>, bool) {
+        let (mut names, mut all_asked) = (Vec::new(), true);
         for some in codes.chunks(AT_ONCE) {
             match self.memory.names(self.interpreter.codes(), some) {
                 Ok(read) => names.extend(read.into_iter().flatten()),
-                Err(error) => tracing::debug!(%error, "code objects were not read"),
+                Err(error) => {
+                    tracing::debug!(%error, "code objects were not read");
+                    // An answer that makes no sense makes none later either.
+                    all_asked &= error.kind() == io::ErrorKind::InvalidData;
+                }
             }
         }
-        names
+        (names, all_asked)
     }
 
     /// Makes a name from what the programs kept of a code object that died with the event of this number.

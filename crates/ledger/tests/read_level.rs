@@ -7,6 +7,7 @@ use common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
+use memscope_proto::v1;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -180,6 +181,14 @@ fn totals_are_old_only_where_a_reading_has_told_them() {
     ledger.apply(&event(P, sim.time, failed.clone()));
     assert!(!has_note(&stats(&ledger).coverage, "totals_old"));
     tell(&mut ledger, sim.time, sim.reading(0, 10));
+    // A list has no notes, so it does not have what one would limit.
+    let listed = |ledger: &Ledger| {
+        let list = ledger.ask(&[P], as_of(sim.time), &v1::ListRequest::default());
+        let one = list.unwrap().processes.remove(0);
+        (one.allocated_bytes, one.reserved_bytes)
+    };
+    assert_eq!(listed(&ledger), (Some(512), Some(sim.reserved(0))));
     ledger.apply(&event(P, sim.time, failed));
     assert!(has_note(&stats(&ledger).coverage, "totals_old"));
+    assert_eq!(listed(&ledger), (None, None));
 }

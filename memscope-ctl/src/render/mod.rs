@@ -9,6 +9,7 @@ pub(crate) mod window;
 
 use crate::units::{self, plain, rate, signed_bytes};
 use memscope_proto::v1;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How exactly the numbers of one kind are known, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +58,34 @@ pub(crate) fn coverage(notes: &[v1::CoverageNote]) -> String {
     for note in notes {
         text.push_str(&format!("  {}: {}\n", plain(&note.code), plain(&note.text)));
     }
+    text
+}
+
+/// Which coverage notes limit the numbers of how many of these answers, each about a process, beneath a table of all.
+pub(crate) fn coverage_of_many<'a>(
+    answers: impl Iterator<Item = &'a [v1::CoverageNote]>,
+) -> String {
+    let (mut all, mut counts) = (0_usize, BTreeMap::<&str, usize>::new());
+    for notes in answers {
+        all += 1;
+        let limiting = notes.iter().filter(|note| !note.affects.is_empty());
+        let codes: BTreeSet<&str> = limiting.map(|note| note.code.as_str()).collect();
+        for code in codes {
+            *counts.entry(code).or_default() += 1;
+        }
+    }
+    if counts.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("\nWhat these numbers do not show\n");
+    for (code, count) in counts {
+        let (code, count) = (plain(code), units::grouped(count as u64));
+        text.push_str(&format!(
+            "  {code}: in {count} of {} processes\n",
+            units::grouped(all as u64)
+        ));
+    }
+    text.push_str("  memscope-ctl stats on the node of a process says what its notes mean\n");
     text
 }
 

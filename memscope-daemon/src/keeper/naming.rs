@@ -4,10 +4,14 @@
 //! is first seen, and the name counts only if no record of its death came before the reading was over. If one came,
 //! the name is what the programs kept of the object at its death.
 
+mod put_off;
+
 use std::collections::BTreeMap;
 
 use memscope_ledger::event::{CodeName, Event, ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, dying_code};
+
+pub(super) use put_off::PutOff;
 
 use super::state::Keeper;
 use crate::clock;
@@ -49,6 +53,8 @@ impl Keeper {
             return;
         }
         self.naming.busy = true;
+        let due = self.naming.put_off.due(clock::boot_ns());
+        self.naming.stacks.extend(due);
         for _ in 0..ROUNDS {
             let dying = std::mem::take(&mut self.naming.dying);
             let stacks = std::mem::take(&mut self.naming.stacks);
@@ -61,7 +67,7 @@ impl Keeper {
                     .map(|(process, name)| (process, DaemonRecord::Code(name)))
                     .collect(),
             );
-            let mut found = self.read_names(&stacks);
+            let (mut found, failed) = self.read_names(&stacks);
             // If an object died before the readings were over, the record of its death is in the ring by now.
             let now = clock::boot_ns();
             let all_read = match self.pictures.is_empty() {
@@ -74,6 +80,7 @@ impl Keeper {
                 self.naming.stacks.extend(stacks);
                 break;
             }
+            self.naming.put_off.keep(stacks, &failed, now);
             found.retain(|(process, sighting, name)| {
                 self.ledger.code_sighting(*process, name.code) == Some(*sighting)
             });
@@ -85,16 +92,21 @@ impl Keeper {
                     .collect(),
             );
         }
+        for process in self.naming.put_off.are_told_again() {
+            if let Some(watched) = self.watched.get(&process) {
+                watched.slot.resend_stacks();
+            }
+        }
         self.naming.busy = false;
         self.hand_over_pictures();
     }
 
     /// Reads the names of the code objects in stacks that have none yet, with the number of the sighting of each object. An object that
-    /// cannot be read gets its name at its death, or is read when it is seen again.
+    /// cannot be read gets its name at its death, or is read when it is seen again. Also returns the processes that could not be asked.
     fn read_names(
         &self,
         stacks: &[(ProcessHandle, Box<StackSeen>)],
-    ) -> Vec<(ProcessHandle, u32, CodeName)> {
+    ) -> (Vec<(ProcessHandle, u32, CodeName)>, Vec<ProcessHandle>) {
         let mut nameless: BTreeMap<ProcessHandle, BTreeMap<u64, u32>> = BTreeMap::new();
         for (process, seen) in stacks {
             for (code, _) in &seen.frames {
@@ -108,16 +120,20 @@ impl Keeper {
                 }
             }
         }
-        let mut found = Vec::new();
+        let (mut found, mut failed) = (Vec::new(), Vec::new());
         for (process, codes) in nameless {
             let names = self.watched.get(&process).and_then(|w| w.names.as_ref());
             let Some(names) = names else {
                 continue;
             };
             let addresses: Vec<u64> = codes.keys().copied().collect();
-            let read = names.read(&addresses).into_iter();
+            let (read, all_asked) = names.read(&addresses);
+            if !all_asked {
+                failed.push(process);
+            }
+            let read = read.into_iter();
             found.extend(read.filter_map(|name| Some((process, *codes.get(&name.code)?, name))));
         }
-        found
+        (found, failed)
     }
 }

@@ -13,6 +13,7 @@ use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
 use super::frees::Frees;
+use super::naming::PutOff;
 use super::rest::Rest;
 use super::shedding::Shedding;
 use super::taking::{Picture, Taking};
@@ -95,6 +96,8 @@ pub(super) struct Calibrating {
 pub(super) struct Naming {
     pub(super) stacks: Vec<(ProcessHandle, Box<StackSeen>)>,
     pub(super) dying: Vec<(ProcessHandle, CodeName)>,
+    /// Stacks whose code could not be read, until the next try.
+    pub(super) put_off: PutOff,
     /// Names are being appended. What has to be named because of that waits for the next round.
     pub(super) busy: bool,
 }

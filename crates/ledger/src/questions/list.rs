@@ -3,11 +3,13 @@
 //! Owns: what a list leaves out of a process. Refuses: the first moment of a process that can be asked for, and what
 //! grows in it; the daemon adds those.
 
-use super::affects::Answer;
+use super::affects::{Affects, Answer, effect};
+use super::coverage::notes;
 use super::question::Question;
 use crate::Ledger;
 use crate::event::ProcessHandle;
 use crate::report::{AsOf, ProcessSummary};
+use crate::state::process::Process;
 use crate::wire::cut;
 use memscope_proto::v1;
 
@@ -26,12 +28,25 @@ impl Question for v1::ListRequest {
 
     fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], _: AsOf) -> Option<v1::ListResponse> {
         let listed = of.iter().filter(|handle| ledger.is_listed(**handle));
-        let summaries = listed.filter_map(|handle| ledger.summary(*handle));
-        let processes = summaries.map(brief);
+        let known = listed.filter_map(|handle| ledger.process(*handle));
+        let processes = known.map(|process| match are_totals_exact(process) {
+            true => brief(process.summary()),
+            false => v1::Process {
+                allocated_bytes: None,
+                reserved_bytes: None,
+                ..brief(process.summary())
+            },
+        });
         Some(v1::ListResponse {
             processes: processes.collect(),
         })
     }
+}
+
+/// Whether no note limits the totals of a process. A list has no notes, so what is inexact is not in it.
+fn are_totals_exact(process: &Process) -> bool {
+    let limits = |note: &v1::CoverageNote| effect(&note.code).affects.contains(&Affects::Totals);
+    !notes(process).iter().any(limits)
 }
 
 /// A process with a shortened command line and few environment variables.

@@ -111,13 +111,21 @@ fn lines(steps: &Steps, stacks: &Stacks) -> Vec<v1::StepLine> {
 }
 
 /// The innermost line of the program itself: not in an installed package, not in the standard library, and not code
-/// that was generated at run time. Where there is none, the innermost line of Python code.
+/// that was generated at run time. Where there is none, the innermost line of Python code. A frame whose name is not known (yet) may be the
+/// program's own, so nothing is said of what lies outside of it.
 pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
-    let mut python = frames
+    let is_nameless = |frame: &Frame| {
+        frame.kind == FrameKind::Python && frame.name.is_empty() && frame.file.is_empty()
+    };
+    let python = frames
         .iter()
-        .filter(|frame| frame.kind == FrameKind::Python && frame.line > 0);
-    let first = python.clone().next();
-    python.find(|frame| frame.is_own()).or(first)
+        .filter(|frame| frame.kind == FrameKind::Python)
+        .filter(|frame| frame.line > 0 || is_nameless(frame));
+    let mut before = python.take_while(|frame| !is_nameless(frame));
+    let first = before.clone().next();
+    let own = before.find(|frame| frame.is_own());
+    let all_named = !frames.iter().any(is_nameless);
+    own.or(first.filter(|_| all_named))
 }
 
 /// What is known of a process's steps.
@@ -435,6 +443,30 @@ fn floor_slope(floors: &[(u64, u64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who asks for the line must not get that of the caller.
+    #[test]
+    fn what_lies_outside_of_a_nameless_frame_is_not_the_line() {
+        let frame = |name: &str, file: &str, line| Frame {
+            kind: FrameKind::Python,
+            name: name.into(),
+            file: file.into(),
+            line,
+        };
+        let own = frame("step", "/home/u/train.py", 9);
+        let caller = frame("<module>", "/home/u/train.py", 21);
+        let library = frame("forward", "/usr/lib/python3/dist-packages/torch/nn.py", 3);
+        let nameless = frame("", "", 0);
+        let of = |frames: &[&Frame]| {
+            let frames: Vec<Frame> = frames.iter().map(|one| (*one).clone()).collect();
+            own_line(&frames).map(|found| found.line)
+        };
+        assert_eq!(of(&[&library, &own, &caller]), Some(9));
+        assert_eq!(of(&[&own, &nameless, &caller]), Some(9));
+        assert_eq!(of(&[&nameless, &caller]), None);
+        assert_eq!(of(&[&library, &nameless, &caller]), None);
+        assert_eq!(of(&[&library]), Some(3));
+    }
 
     /// Numbers of the steps of the last rows, of two devices each.
     fn of_two_devices(steps: u64, most: usize) -> Vec<u64> {

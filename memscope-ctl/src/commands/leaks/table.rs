@@ -3,7 +3,7 @@
 use crate::fleet::{Replies, Told};
 use crate::render::steps;
 use crate::render::table::{Column, table};
-use crate::render::{OF_NODE, coverage, device_or_host, heading, of_node};
+use crate::render::{OF_NODE, coverage, coverage_of_many, device_or_host, heading, of_node};
 use crate::units::{self, bytes, grouped, nanoseconds, plain, rate};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -326,8 +326,12 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
         omitted += all.len().saturating_sub(limit) as u64;
         all.truncate(limit);
     }
+    let limits = || {
+        let answers = replies.answers().flat_map(|(_, told)| told.answers());
+        coverage_of_many(answers.map(|(_, answer)| answer.coverage.as_slice()))
+    };
     if all.is_empty() {
-        return text;
+        return text + &limits();
     }
     let by_step = all
         .iter()
@@ -345,6 +349,7 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
         let omitted = grouped(omitted);
         text.push_str(&format!(" and {omitted} smaller ones left out\n"));
     }
+    text.push_str(&limits());
     text
 }
 

@@ -2,6 +2,7 @@
 
 use super::table::{Shown, signed_count};
 use crate::fleet::{Replies, Told};
+use crate::render::coverage_of_many;
 use crate::render::frames::{Frame, stack, why_missing};
 use crate::render::table::{Column, table};
 use crate::units::{bytes, grouped, signed_bytes};
@@ -58,9 +59,13 @@ pub(super) fn text(
     if inclusive {
         text.push_str("Each row with what its callees allocated; a block is in several rows.\n");
     }
+    let limits = || {
+        let answers = replies.answers().flat_map(|(_, told)| told.answers());
+        coverage_of_many(answers.map(|(_, answer)| answer.coverage.as_slice()))
+    };
     if sums.is_empty() {
         text.push_str("No stack has any.\n");
-        return text;
+        return text + &limits();
     }
     let amount = |bytes_of: i128| match grows {
         true => signed_bytes(i64::try_from(bytes_of).unwrap_or(i64::MAX)),
@@ -106,6 +111,7 @@ pub(super) fn text(
             grouped(omitting)
         ));
     }
+    text.push_str(&limits());
     text
 }
 
@@ -195,6 +201,27 @@ mod tests {
             not_asked: 0,
         };
         Replies::answered(vec![told])
+    }
+
+    #[test]
+    fn what_limits_the_sums_is_said() {
+        let note = |code: &str, affects: &[&str]| v1::CoverageNote {
+            code: code.to_owned(),
+            affects: affects.iter().map(|kind| (*kind).to_owned()).collect(),
+            ..v1::CoverageNote::default()
+        };
+        let told = |answer| text(&of_two(answer), false, 10, 4);
+        assert!(!told(v1::StacksResponse::default()).contains("do not show"));
+        let said = told(v1::StacksResponse {
+            coverage: vec![note("stacks_reduced", &["stacks"]), note("forked", &[])],
+            groups: vec![v1::StackGroup::default()],
+            ..v1::StacksResponse::default()
+        });
+        assert!(
+            said.contains("stacks_reduced: in 2 of 2 processes"),
+            "{said}"
+        );
+        assert!(!said.contains("forked"), "{said}");
     }
 
     #[test]

@@ -181,6 +181,12 @@ fn totals_are_old_only_where_a_reading_has_told_them() {
     ledger.apply(&event(P, sim.time, failed.clone()));
     assert!(!has_note(&stats(&ledger).coverage, "totals_old"));
     tell(&mut ledger, sim.time, sim.reading(0, 10));
+    // As the daemon says that a reading has succeeded.
+    let succeeded = Body::Coverage(CoverageNote {
+        code: "reading_failed".to_owned(),
+        text: String::new(),
+    });
+    ledger.apply(&event(P, sim.time, succeeded));
     // A list has no notes, so it does not have what one would limit.
     let listed = |ledger: &Ledger| {
         let list = ledger.ask(&[P], as_of(sim.time), &v1::ListRequest::default());

@@ -107,7 +107,8 @@ fn pools_of_several_domains() {
     let said = daemon.ctl(&["stats", "--pid", &pid.to_string()]);
     let text = said.text();
     // What they had before the attach is not known.
-    let line = "npu:1: ATB at least 8.00 MiB in at least 1 region of a heap of 64.00 MiB, at least 20.00 MiB at its peak";
+    let line =
+        "npu:1: ATB at least 8.00 MiB in 1 region of a heap of 64.00 MiB, peak at least 20.00 MiB";
     assert!(text.contains(line), "{line}: {text}");
 
     // A heap takes its regions with it, by its handle or by its address.

@@ -346,11 +346,14 @@ fn region_pools(answer: &v1::StatsResponse) -> String {
                 None => String::new(),
             };
             text.push_str(&format!(
-                "{}: {title} {} in {}{heap}, {} at its peak\n",
+                "{}: {title} {}{heap}, peak {}\n",
                 // The functions by which pools report are CANN's.
                 device_of_kind(row.device, Some("npu")),
-                known.say(units::bytes(row.bytes)),
-                known.say(regions(row.count)),
+                known.say(format!(
+                    "{} in {}",
+                    units::bytes(row.bytes),
+                    regions(row.count)
+                )),
                 known.say(units::bytes(row.peak_bytes)),
             ));
         }

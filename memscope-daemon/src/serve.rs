@@ -15,10 +15,10 @@ use memscope_log::records::DaemonRecord;
 use memscope_log::{Recording, RecordingError, SegmentPlace, Warning};
 use memscope_proto::v1;
 use memscope_rpc::{
-    AttachRequest, Caller, Daemon, DetachScope, EventFilter, EventItem, Moment, RecordingWriter,
-    Refusal, Wanted, Window,
+    AttachRequest, Caller, Daemon, DetachScope, EventFilter, Moment, RecordingWriter, Refusal,
+    Wanted, Window,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::addresses::{Addresses, no_such_block};
 use crate::clock;
@@ -772,7 +772,7 @@ impl Daemon for Serving {
         }
     }
 
-    async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
+    async fn events(&self, filter: EventFilter) -> Result<memscope_rpc::EventReader, Refusal> {
         Ok(self.keeper.hub().subscribe(filter))
     }
 

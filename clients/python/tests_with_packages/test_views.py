@@ -322,6 +322,32 @@ class Tables(unittest.TestCase):
         self.assertEqual(polars.from_arrow(table)["live_blocks"].to_list(), [3])
         self.assertEqual(pyarrow.table(view).num_rows, 1)
 
+    def test_what_a_level_does_not_show_is_null(self):
+        device = v1.DeviceStats(
+            source=v1.SOURCE_POOL,
+            live_blocks=3,
+            alloc_count=4,
+            free_count=5,
+            oom_count=6,
+            peak_allocated_bytes=7,
+            peak_unix_ns=8,
+        )
+        names = ["live_blocks", "alloc_count", "free_count", "oom_count", "peak_allocated_bytes"]
+        for code, expected in (
+            ("forked", [3, 4, 5, 6, 7]),
+            ("level_segments", [None, None, None, 6, 7]),
+            ("level_read", [3, None, None, None, None]),
+        ):
+            notes = [v1.CoverageNote(code=code)]
+            table = frames.stats(v1.StatsResponse(devices=[device], coverage=notes))
+            [row] = table.select(names).to_pylist()
+            self.assertEqual([row[name] for name in names], expected, code)
+            self.assertEqual(table.column("peak").null_count, int(code == "level_read"), code)
+        holder = v1.DeviceHolder(allocated_bytes=9, allocated_at_least=True)
+        answer = v1.DevicesResponse(devices=[v1.MachineDevice(holders=[holder]), v1.MachineDevice()])
+        bounds = frames.devices(answer).column("allocated_at_least").to_pylist()
+        self.assertEqual(bounds, [True, None])
+
     def test_the_largest_address_has_room(self):
         parts = [
             v1.SnapshotPart(header=v1.SnapshotHeader(as_of=50, as_of_boot_ns=20)),

@@ -624,6 +624,32 @@ fn what_is_forgotten_of_steps_is_said() {
     assert_eq!(answer.forgotten_to_boot_ns, Some(ended[4089]));
 }
 
+/// The rows of ticks go one by one, and what is left of a step is none.
+#[test]
+fn the_oldest_step_is_a_whole_one() {
+    let mut told = Told::new();
+    told.stack(1);
+    told.stack(2);
+    let mut seen = 0;
+    for tick in 0..4_200u64 {
+        told.report(0x1000, 512, 512, StackRef::NotTaken);
+        told.report(0x1000, -512, 0, StackRef::NotTaken);
+        told.optimizer("Adam", 1 + tick % 2);
+        if tick < 4_090 {
+            continue;
+        }
+        let steps = told.steps();
+        let rows = steps.rows.iter().map(|row| (row.allocs, row.frees));
+        let odd: Vec<_> = rows.filter(|row| *row != (2, 2)).collect();
+        assert!(odd.is_empty(), "after tick {tick}: {odd:?}");
+        if let Some(forgotten) = steps.forgotten_to_boot_ns {
+            seen += 1;
+            assert_eq!(steps.rows[0].from_boot_ns, forgotten, "after tick {tick}");
+        }
+    }
+    assert!(seen > 50, "{seen}");
+}
+
 #[test]
 fn the_floor_by_step_counts_steps_without_allocations() {
     let mut told = Told::new();

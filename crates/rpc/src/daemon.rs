@@ -1,14 +1,13 @@
 //! The trait that a daemon implements so that the server can serve it, and the plain types of its methods.
 
-use crate::{Caller, Refusal, Triggers, Wanted, kinds};
-use memscope_ledger::event::{Event, EventId, Level, Mark, ProcessHandle};
+use crate::{Caller, EventItem, Refusal, Triggers, Wanted, kinds};
+use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
 use memscope_ledger::report::{SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Who};
 use memscope_proto::v1;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// Answers the questions that the server passes on.
 ///
@@ -97,7 +96,7 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
 
     /// Events from now on that `filter` accepts. The channel is bounded, and the daemon must never wait for room in it:
     /// [`crate::EventHub`] implements this.
-    async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal>;
+    async fn events(&self, filter: EventFilter) -> Result<crate::EventReader, Refusal>;
 
     /// State of the daemon itself, as root sees it. The server fills in how many processes are traced.
     async fn status(&self) -> Result<v1::StatusResponse, Refusal>;
@@ -295,21 +294,4 @@ impl EventFilter {
         let of_kind = kinds::is_of(&self.kinds, &item.event.body);
         wanted && allowed && of_kind
     }
-}
-
-/// An event, with what is needed to send it to a reader.
-#[derive(Clone, Debug)]
-pub struct EventItem {
-    /// The event.
-    pub event: Arc<Event>,
-    /// Process id; `None`: the event belongs to no process.
-    pub pid: Option<u32>,
-    /// Real, effective and saved user id of the process; `None`: not known, or the event belongs to no process.
-    pub uids: Option<[u32; 3]>,
-    /// Kubernetes namespace of the process, where it has one and it is known.
-    pub namespace: Option<Arc<str>>,
-    /// Time of the event in nanoseconds since 1970, where it is known.
-    pub unix_ns: Option<u64>,
-    /// Number of events that this reader missed just before this one; set by [`crate::EventHub`].
-    pub missed: u64,
 }

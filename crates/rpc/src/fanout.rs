@@ -1,12 +1,15 @@
 //! Passes events on to any number of readers. No reader can hold up the daemon.
 
+mod reader;
+
 use crate::{EventFilter, EventItem, kinds};
 use memscope_ledger::event::{Body, Event, Finding, ProcessHandle};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
+
+pub use reader::EventReader;
+use reader::Feed;
 
 /// Number of events that may wait for one reader. Events beyond that are missed, and counted.
 const QUEUE: usize = 4096;
@@ -35,8 +38,7 @@ struct Inner {
 
 struct Reader {
     filter: EventFilter,
-    queue: mpsc::Sender<EventItem>,
-    missed: u64,
+    feed: Feed,
 }
 
 impl EventHub {
@@ -68,18 +70,14 @@ impl EventHub {
 
     /// Adds a reader. It first gets the findings that stand, as far as its filter accepts them.
     #[must_use]
-    pub fn subscribe(&self, filter: EventFilter) -> mpsc::Receiver<EventItem> {
-        let (queue, receiver) = mpsc::channel(QUEUE);
+    pub fn subscribe(&self, filter: EventFilter) -> EventReader {
+        let (feed, receiver) = reader::reader(QUEUE);
         let mut inner = self.lock();
         for item in inner.findings.iter().filter(|item| filter.accepts(item)) {
-            // This cannot fail: the queue has more room than there are findings.
-            let _ = queue.try_send(item.clone());
+            // The queue has more room than there are findings.
+            feed.give(item);
         }
-        inner.readers.push(Reader {
-            filter,
-            queue,
-            missed: 0,
-        });
+        inner.readers.push(Reader { filter, feed });
         self.note_readers(&inner);
         receiver
     }
@@ -95,26 +93,15 @@ impl EventHub {
     }
 
     /// Gives the item to every reader whose filter accepts it. Never waits: a reader whose queue is full misses the
-    /// item.
+    /// item, and is told the newest that it missed when it has read the others.
     pub fn publish(&self, item: &EventItem) {
         let mut inner = self.lock();
         inner.note(item);
-        inner.readers.retain_mut(|reader| {
-            if reader.queue.is_closed() {
-                return false;
-            }
-            if !reader.filter.accepts(item) {
-                return true;
-            }
-            let mut item = item.clone();
-            item.missed = reader.missed;
-            match reader.queue.try_send(item) {
-                Ok(()) => reader.missed = 0,
-                Err(TrySendError::Full(_)) => reader.missed += 1,
-                Err(TrySendError::Closed(_)) => return false,
-            }
-            true
-        });
+        inner.readers.retain(|reader| !reader.feed.is_closed());
+        let interested = inner.readers.iter();
+        for reader in interested.filter(|reader| reader.filter.accepts(item)) {
+            reader.feed.give(item);
+        }
         self.note_readers(&inner);
     }
 

@@ -18,6 +18,7 @@ mod export;
 mod fanout;
 mod flow;
 mod io;
+mod item;
 mod kinds;
 mod leaks;
 mod listen;
@@ -48,12 +49,13 @@ pub use audit::{Audit, Tell};
 pub use caller::{Account, Caller, Certified, Identify, LocalUser, peer_credentials};
 pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
-    AttachOptions, AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
+    AttachOptions, AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, Moment,
     RecordingWriter, Share, StackKinds, Window,
 };
 pub use door::{Door, DoorError, Tls, TlsError, TlsFiles};
 pub use export::Exporter;
-pub use fanout::EventHub;
+pub use fanout::{EventHub, EventReader};
+pub use item::EventItem;
 pub use kinds::OUT_OF_MEMORY;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use options::ServeOptions;

@@ -22,7 +22,7 @@ use memscope_service::memscope_server::Memscope;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
-use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 /// Most holders in an answer about leaks.
@@ -775,9 +775,7 @@ impl Memscope for Service {
             }
         });
         // Two streams, read in turn; the end of either ends both.
-        let items = ReceiverStream::new(items)
-            .map(Some)
-            .chain(tokio_stream::once(None));
+        let items = items.map(Some).chain(tokio_stream::once(None));
         let events = items
             .merge(ended.map(|()| None))
             .map_while(|item| item)

@@ -79,6 +79,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         held_bytes | uint64 | held from the driver by the process
         context_bytes | uint64 | used by the driver for the process beside that
         at_least | bool | held_bytes may be too small
+        allocated_at_least | bool | allocated_bytes may be too small
         """
     ),
     "stats": _columns(
@@ -450,9 +451,10 @@ def devices(answer: v1.DevicesResponse) -> Any:
                     _known(holder, "held_bytes"),
                     _known(holder, "context_bytes"),
                     holder.at_least,
+                    holder.allocated_at_least,
                 )
             if not one.holders:
-                yield (*beginning, *([None] * 7))
+                yield (*beginning, *([None] * 8))
 
     return made("devices", rows(), answer)
 
@@ -470,7 +472,12 @@ def stats(answer: v1.StatsResponse) -> Any:
         "requested_bytes",
         "pending_free_bytes",
     )
-    hides_ooms = any(note.code in ("level_read", "oom_unseen") for note in answer.coverage)
+    codes = {note.code for note in answer.coverage}
+    is_read, is_hidden = "level_read" in codes, "level_segments" in codes
+
+    def told(one: v1.DeviceStats, name: str) -> Any:
+        """A number, and None where the level does not show it."""
+        return None if is_read and name.startswith("peak_") else _known(one, name)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for one in answer.devices:
@@ -478,19 +485,19 @@ def stats(answer: v1.StatsResponse) -> Any:
                 _known(one, "device"),
                 _known(one, "device_kind"),
                 word(v1.Source, one.source),
-                *(_known(one, name) for name in optional),
-                one.live_blocks,
+                *(told(one, name) for name in optional),
+                None if is_hidden else one.live_blocks,
                 _known(one, "segments"),
                 one.driver.bytes,
                 one.direct.bytes if one.HasField("direct") else None,
                 _known(one, "total_bytes"),
                 _known(one, "free_bytes"),
                 _known(one, "context_bytes"),
-                one.alloc_count,
-                one.free_count,
-                # Nothing tells of allocations that failed.
-                None if hides_ooms else one.oom_count,
-                _known(one, "peak_unix_ns"),
+                # What comes and goes, and allocations that fail, nothing tells of.
+                None if is_read or is_hidden else one.alloc_count,
+                None if is_read or is_hidden else one.free_count,
+                None if is_read or "oom_unseen" in codes else one.oom_count,
+                told(one, "peak_unix_ns"),
             )
 
     return made("stats", rows(), answer)

@@ -18,7 +18,7 @@ impl OfOne for v1::MarksRequest {
     }
 
     fn answer(&self, one: &One<'_>) -> v1::MarksResponse {
-        let rows = steps::whole_steps(one.process);
+        let (rows, _) = steps::whole_steps(one.process);
         let (marks, origins) = one.process.marks.all();
         let wanted =
             |mark: &&KeptMark| self.include_framework || mark.origin() != MarkOrigin::Framework;

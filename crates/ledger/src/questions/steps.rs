@@ -30,10 +30,8 @@ impl OfOne for v1::StepsRequest {
     fn answer(&self, one: &One<'_>) -> v1::StepsResponse {
         let process = one.process;
         let steps = &process.steps;
-        let rows: Vec<(Row, u64)> = whole_steps(process)
-            .into_iter()
-            .map(|row| (row, 1))
-            .collect();
+        let (whole, forgotten_to_ns) = whole_steps(process);
+        let rows: Vec<(Row, u64)> = whole.into_iter().map(|row| (row, 1)).collect();
         let mut shown = shown(process, &rows);
         let devices = by_device(&shown);
         if self.every > 1 {
@@ -56,7 +54,7 @@ impl OfOne for v1::StepsRequest {
             lines: lines(steps, &process.stacks),
             devices,
             rows,
-            forgotten_to_boot_ns: cut.or(steps.forgotten_to_ns),
+            forgotten_to_boot_ns: cut.or(forgotten_to_ns),
             launches: steps.launches,
             survivor_count: survivors.found.len() as u64 + survivors.more.0,
             survivor_bytes: found
@@ -84,8 +82,8 @@ impl OfOne for v1::StepsRequest {
 
 /// For each step that is kept its number and the boot time of its end in nanoseconds, oldest first.
 pub(crate) fn ends(process: &Process) -> Vec<(u64, u64)> {
-    let rows = whole_steps(process).into_iter();
-    rows.map(|row| (row.step, row.to_ns)).collect()
+    let (rows, _) = whole_steps(process);
+    rows.into_iter().map(|row| (row.step, row.to_ns)).collect()
 }
 
 /// When each step that is kept ended, oldest first: boot times in nanoseconds.
@@ -269,11 +267,13 @@ fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
     counts
 }
 
-/// One row for each whole step: the rows of all ticks of a step are merged.
-pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
+/// One row for each whole step, and the boot time in nanoseconds up to which steps are forgotten: the rows of all ticks of a step are merged.
+/// Ticks are forgotten one by one, so where a step has several the oldest may have lost some of its own.
+pub(crate) fn whole_steps(process: &Process) -> (Vec<Row>, Option<u64>) {
     let steps = &process.steps;
     let passes = steps.passes();
     let ends = steps.ends();
+    let is_cut = steps.forgotten_to_ns.is_some() && ends.contains(&false);
     let mut behind = ends.iter().filter(|ends| **ends).count() as u64;
     let count = steps.count().map_or(0, |(count, _)| count);
     let mut whole: Vec<Row> = Vec::new();
@@ -296,7 +296,11 @@ pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
         };
         whole.push(merged);
     }
-    whole
+    if !is_cut || whole.is_empty() {
+        return (whole, steps.forgotten_to_ns);
+    }
+    let oldest = whole.remove(0);
+    (whole, Some(oldest.to_ns))
 }
 
 /// Merges the rows of `every` steps each: 1 to N, N + 1 to 2 N, …. Each comes with the number of steps that are in it: the first has fewer

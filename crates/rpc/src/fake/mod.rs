@@ -14,7 +14,7 @@ pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
     AttachRequest, AttachScope, Caller, Condition, Daemon, DetachScope, EventFilter, EventHub,
-    EventItem, KeptSnapshots, Moment, OpenKept, Refusal, TriggerStatus, Triggers, Wanted, Window,
+    EventReader, KeptSnapshots, Moment, OpenKept, Refusal, TriggerStatus, Triggers, Wanted, Window,
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
@@ -25,7 +25,6 @@ use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::mpsc;
 
 /// A daemon whose processes and answers a test makes up.
 #[derive(Default)]
@@ -312,7 +311,7 @@ impl Daemon for FakeDaemon {
         })
     }
 
-    async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
+    async fn events(&self, filter: EventFilter) -> Result<EventReader, Refusal> {
         Ok(self.hub.subscribe(filter))
     }
 

@@ -338,6 +338,33 @@ fn events_of_all_nodes_are_one_stream() {
     }
 }
 
+/// Who follows a fleet for days must know of which nodes nothing is told any more.
+#[test]
+fn a_daemon_that_ends_in_order_is_told() {
+    let mut nodes = Nodes::new();
+    nodes.healthy("left", one(1));
+    nodes.healthy("right", one(2));
+    let daemons = nodes.daemons();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let end = std::thread::spawn(move || {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        // Nobody says when the streams are open, so they are ended until the program has ended.
+        while std::time::Instant::now() < deadline && stopped.try_recv() == Err(TryRecvError::Empty)
+        {
+            daemons.iter().for_each(|daemon| daemon.hub.close());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    });
+    let (answer, _) = nodes.ask(1024, &["events"]);
+    drop(stop);
+    end.join().unwrap();
+    assert_eq!(answer.code, 7, "{}", answer.err);
+    for node in ["left", "right"] {
+        let said = format!("{node}: the daemon ended, and this node is not followed any more");
+        assert!(answer.err.contains(&said), "{}", answer.err);
+    }
+}
+
 /// As many streams are open at a time as the process may have files, however many nodes are asked at a time elsewhere.
 #[test]
 fn events_of_600_nodes_are_limited_by_files_alone() {

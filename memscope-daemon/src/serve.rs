@@ -692,10 +692,15 @@ impl Daemon for Serving {
             }
             false => None,
         };
-        let known = aside(move || match again {
-            None => owners::identities(&before),
-            Some(None) => HashSet::new(),
-            Some(Some(again)) => &owners::identities(&before) & &owners::identities(&again),
+        let known = aside(move || {
+            let of = |snapshot: &SnapshotReport| -> HashSet<owners::Identity> {
+                active(snapshot).map(owners::identity).collect()
+            };
+            match again {
+                None => of(&before),
+                Some(None) => HashSet::new(),
+                Some(Some(again)) => &of(&before) & &of(&again),
+            }
         });
         let known = known.await?;
         let owned = match earlier {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// An event, with what is needed to send it to a reader.
 #[derive(Clone, Debug)]
 pub struct EventItem {
-    /// The event.
+    /// What happened in the traced process, and when.
     pub event: Arc<Event>,
     /// Process id; `None`: the event belongs to no process.
     pub pid: Option<u32>,

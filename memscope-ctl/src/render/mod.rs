@@ -24,12 +24,15 @@ pub(crate) enum Known {
 
 impl Known {
     /// How exactly numbers of these kinds are known, according to the coverage notes.
-    pub(crate) fn of(notes: &[v1::CoverageNote], kinds: &[&str]) -> Known {
+    pub(crate) fn of<'a>(
+        notes: impl IntoIterator<Item = &'a v1::CoverageNote>,
+        kinds: &[&str],
+    ) -> Known {
         let affects = |note: &&v1::CoverageNote| {
             let mut affects = note.affects.iter();
             affects.any(|kind| kinds.contains(&kind.as_str()))
         };
-        let mut spoilt = notes.iter().filter(affects).peekable();
+        let mut spoilt = notes.into_iter().filter(affects).peekable();
         if spoilt.peek().is_none() {
             Known::Exactly
         } else if spoilt.all(|note| note.lower_bound) {
@@ -262,10 +265,9 @@ impl CourseKnown {
     pub(crate) fn of(source: v1::Source, notes: &[v1::CoverageNote]) -> CourseKnown {
         // Entries of the trace that were given up had gone into the course before.
         let of_course = notes.iter().filter(|note| note.code != "trace_shed");
-        let of_course: Vec<v1::CoverageNote> = of_course.cloned().collect();
         CourseKnown {
             totals: totals_from(source, notes),
-            history: Known::of(&of_course, &["history"]),
+            history: Known::of(of_course, &["history"]),
         }
     }
 

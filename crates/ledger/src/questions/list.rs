@@ -29,13 +29,12 @@ impl Question for v1::ListRequest {
     fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], _: AsOf) -> Option<v1::ListResponse> {
         let listed = of.iter().filter(|handle| ledger.is_listed(**handle));
         let known = listed.filter_map(|handle| ledger.process(*handle));
-        let processes = known.map(|process| match are_totals_exact(process) {
-            true => brief(process.summary()),
-            false => v1::Process {
-                allocated_bytes: None,
-                reserved_bytes: None,
-                ..brief(process.summary())
-            },
+        let processes = known.map(|process| {
+            let mut one = brief(process.summary());
+            if !are_totals_exact(process) {
+                (one.allocated_bytes, one.reserved_bytes) = (None, None);
+            }
+            one
         });
         Some(v1::ListResponse {
             processes: processes.collect(),

@@ -173,7 +173,7 @@ mod tests {
             }
             all
         });
-        // Until it waits.
+        // The other task runs until it waits for an event.
         tokio::task::yield_now().await;
         for sequence in 0..5 {
             feed.give(&item(sequence));

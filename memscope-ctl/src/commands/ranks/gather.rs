@@ -263,11 +263,8 @@ fn peak(stats: &v1::StatsResponse, of: fn(&v1::DeviceStats) -> Option<u64>) -> O
         .peekable();
     counted.peek()?;
     let notes = stats.coverage.iter();
-    let notes: Vec<v1::CoverageNote> = notes
-        .filter(|note| !NOT_OF_PEAKS.contains(&note.code.as_str()))
-        .cloned()
-        .collect();
-    if Known::of(&notes, &["history"]) != Known::Exactly {
+    let of_peaks = notes.filter(|note| !NOT_OF_PEAKS.contains(&note.code.as_str()));
+    if Known::of(of_peaks, &["history"]) != Known::Exactly {
         return None;
     }
     counted.try_fold(0u64, |sum, device| {

@@ -305,7 +305,7 @@ fn packed(what: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 fn unpacked<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
-    rmp_serde::from_slice(bytes).map_err(io::Error::other)
+    memscope_messagepack::from_slice(bytes).map_err(io::Error::other)
 }
 
 fn malformed() -> io::Error {

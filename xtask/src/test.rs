@@ -91,7 +91,9 @@ pub fn run(options: &Options) -> Result<()> {
     // Machines of another architecture than x86-64 would have to be built for.
     let boots =
         root && !options.unprivileged && options.all() && std::env::consts::ARCH == "x86_64";
-    setup::run(&setup::Options {
+    // First what everything is built with. The rest is mostly downloads, which leave the processors to what needs none of them.
+    setup::run(&setup::Options::default())?;
+    let needed = setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
         torch_npu: (root && !options.unprivileged).then(Vec::new),
         transformers: root && !options.unprivileged,
@@ -107,43 +109,22 @@ pub fn run(options: &Options) -> Result<()> {
         vm: boots,
         bpf: options.all(),
         ..setup::Options::default()
-    })?;
+    };
     let mut tally = Tally::default();
-    tally.took.push(("setup".to_owned(), began.elapsed()));
+    std::thread::scope(|scope| {
+        let setup = scope.spawn(|| (setup::run(&needed), began.elapsed()));
+        if options.all() {
+            check_sources(&mut tally);
+        }
+        let (done, took) = setup
+            .join()
+            .map_err(|_| anyhow::anyhow!("setup panicked"))?;
+        tally
+            .took
+            .push(("setup, beside the checks before it".to_owned(), took));
+        done
+    })?;
     if options.all() {
-        step(&mut tally, "the house's rules", |_| house::check());
-        step(&mut tally, "format", |_| {
-            process::run(process::command("cargo").args(["fmt", "--all", "--", "--check"]))?;
-            process::run(
-                process::command("cargo")
-                    .args(["fmt", "--", "--check"])
-                    .current_dir(process::root().join("memscope-ebpf")),
-            )
-        });
-        step(&mut tally, "clippy", |_| {
-            process::run(process::command("cargo").args([
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--locked",
-                "--",
-                "-D",
-                "warnings",
-            ]))
-        });
-        // The tests' programs are built with the features that the tests ask for as well; users build without.
-        step(&mut tally, "the programs with their own features", |_| {
-            process::run(process::command("cargo").args([
-                "check",
-                "--locked",
-                "-p",
-                "memscope-daemon",
-                "-p",
-                "memscope-ctl",
-                "-p",
-                "memscope-archive",
-            ]))
-        });
         step(
             &mut tally,
             "the BPF objects are what their sources give",
@@ -236,6 +217,43 @@ pub fn run(options: &Options) -> Result<()> {
     }
     println!("memscope: {} passed, {} failed", tally.passed, tally.failed);
     tally.judge(left_out.filter(|_| in_ci))
+}
+
+/// What needs no more than a compiler: the rules, the format, the lints, and that the programs build as users build them.
+fn check_sources(tally: &mut Tally) {
+    step(tally, "the house's rules", |_| house::check());
+    step(tally, "format", |_| {
+        process::run(process::command("cargo").args(["fmt", "--all", "--", "--check"]))?;
+        process::run(
+            process::command("cargo")
+                .args(["fmt", "--", "--check"])
+                .current_dir(process::root().join("memscope-ebpf")),
+        )
+    });
+    step(tally, "clippy", |_| {
+        process::run(process::command("cargo").args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
+    // The tests' programs are built with the features that the tests ask for as well; users build without.
+    step(tally, "the programs with their own features", |_| {
+        process::run(process::command("cargo").args([
+            "check",
+            "--locked",
+            "-p",
+            "memscope-daemon",
+            "-p",
+            "memscope-ctl",
+            "-p",
+            "memscope-archive",
+        ]))
+    });
 }
 
 fn step(tally: &mut Tally, name: &str, work: impl FnOnce(&mut Tally) -> Result<()>) {

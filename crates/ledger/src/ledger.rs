@@ -140,12 +140,12 @@ impl Ledger {
         };
         if events.is_multiple_of(pace) {
             let written = rmp_serde::to_vec_named(self).unwrap_or_default();
-            let read: Result<Ledger, _> = rmp_serde::from_slice(&written);
+            let read: Result<Ledger, _> = memscope_messagepack::from_slice(&written);
             assert!(read.is_ok(), "a checkpoint cannot be read: {read:?}");
             let mut again = read.unwrap_or_else(|_| self.clone());
             for part in self.parts() {
                 let written = rmp_serde::to_vec_named(&part).unwrap_or_default();
-                let read: Result<RestoredPart, _> = rmp_serde::from_slice(&written);
+                let read: Result<RestoredPart, _> = memscope_messagepack::from_slice(&written);
                 assert!(read.is_ok(), "a process cannot be read: {read:?}");
                 if let Ok(read) = read {
                     again.put(read);

@@ -397,10 +397,10 @@ fn blocks(picture: &SnapshotReport) -> BTreeMap<u64, u64> {
 /// The ledger as it is after it was written into a checkpoint and read again.
 fn through_a_checkpoint(ledger: &Ledger) -> Ledger {
     let written = rmp_serde::to_vec_named(ledger).unwrap();
-    let mut again: Ledger = rmp_serde::from_slice(&written).unwrap();
+    let mut again: Ledger = memscope_messagepack::from_slice(&written).unwrap();
     for part in ledger.parts() {
         let written = rmp_serde::to_vec_named(&part).unwrap();
-        let part: RestoredPart = rmp_serde::from_slice(&written).unwrap();
+        let part: RestoredPart = memscope_messagepack::from_slice(&written).unwrap();
         again.put(part);
     }
     again

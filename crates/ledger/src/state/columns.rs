@@ -298,7 +298,7 @@ mod tests {
         fn any_rows_come_back(rows in proptest::collection::vec(any::<(u64, u64)>(), 0..3000)) {
             let list = List(rows.into_iter().map(two).collect(), 7);
             let written = rmp_serde::to_vec_named(&list).unwrap();
-            prop_assert_eq!(rmp_serde::from_slice::<List>(&written).unwrap(), list);
+            prop_assert_eq!(memscope_messagepack::from_slice::<List>(&written).unwrap(), list);
         }
 
         #[test]
@@ -313,7 +313,7 @@ mod tests {
         fn rows_with_names_are_read(rows in proptest::collection::vec(any::<(u64, u64)>(), 0..60)) {
             let rows: Vec<Two> = rows.into_iter().map(two).collect();
             let written = rmp_serde::to_vec_named(&(&rows, 7u8)).unwrap();
-            prop_assert_eq!(rmp_serde::from_slice::<List>(&written).unwrap(), List(rows, 7));
+            prop_assert_eq!(memscope_messagepack::from_slice::<List>(&written).unwrap(), List(rows, 7));
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::sync::Arc;
 
 /// Bytes of a part in one batch.
@@ -147,9 +147,8 @@ impl PartPlace {
             .bytes
             .saturating_mul(LARGEST_RATIO)
             .saturating_add(ROOM);
-        let plain = zstd::Decoder::new(stored)?.take(most);
-        let plain = BufReader::with_capacity(1 << 16, plain);
-        rmp_serde::from_read(Apart(plain)).map_err(io::Error::other)
+        let mut plain = zstd::Decoder::new(stored)?.take(most);
+        memscope_messagepack::from_read(&mut plain).map_err(io::Error::other)
     }
 
     /// Copies the part without decoding it.
@@ -180,21 +179,9 @@ impl PartPlace {
     }
 }
 
-/// A reader or writer whose functions are not copied into each place that calls them. What is generated for the hundreds of types in a
+/// A writer whose functions are not copied into each place that calls them. What is generated for the hundreds of types in a
 /// checkpoint has thousands of such places. Long lists pass in large pieces, so that a call for each piece costs nothing.
 struct Apart<T>(T);
-
-impl<R: Read> Read for Apart<R> {
-    #[inline(never)]
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
-    }
-
-    #[inline(never)]
-    fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact(buffer)
-    }
-}
 
 impl<W: Write> Write for Apart<W> {
     #[inline(never)]

@@ -578,7 +578,7 @@ mod tests {
         #[test]
         fn blocks_in_no_order_are_read(rows in proptest::collection::vec((0..40u64, any_block()), 0..60)) {
             let written = rmp_serde::to_vec_named(&Rows(rows.clone())).unwrap();
-            let blocks: Blocks = rmp_serde::from_slice(&written).unwrap();
+            let blocks: Blocks = memscope_messagepack::from_slice(&written).unwrap();
             let model: BTreeMap<u64, Block> = rows.into_iter().collect();
             prop_assert_eq!(blocks.len(), model.len());
             prop_assert!(blocks.by_address(|_| true).eq(model.iter().map(|(addr, block)| (*addr, *block))));
@@ -611,7 +611,7 @@ mod tests {
                 }
                 if number % every == 0 {
                     let written = rmp_serde::to_vec_named(&blocks).unwrap();
-                    blocks = rmp_serde::from_slice(&written).unwrap();
+                    blocks = memscope_messagepack::from_slice(&written).unwrap();
                 }
                 prop_assert_eq!(blocks.len(), model.len());
             }

@@ -485,7 +485,7 @@ mod tests {
         assert!(ring.after(0).all(|kept| kept.pool == Some((0, kept.addr))));
         // A checkpoint has the pools, and not their indexes.
         let written = rmp_serde::to_vec_named(&ring).unwrap();
-        let mut again: TraceRing = rmp_serde::from_slice(&written).unwrap();
+        let mut again: TraceRing = memscope_messagepack::from_slice(&written).unwrap();
         let known = again.pools.len();
         let last = again.entries().last().unwrap();
         again.push(last);

@@ -4,7 +4,6 @@ use std::fs::{File, Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -13,7 +12,7 @@ use crate::ctl::{Asking, Said};
 use crate::need_root;
 use crate::places::{scratch, tool};
 use crate::program::{kill_group, tied};
-use crate::wait::{SHORT, until};
+use crate::wait::{LONG, SHORT, until};
 
 /// A daemon with a socket and a state directory of its own. Ends when it is dropped, and must then end
 /// well.
@@ -211,10 +210,11 @@ impl Daemon {
         set_permissions(self.socket(), Permissions::from_mode(0o666)).unwrap();
     }
 
-    /// What a process holds.
+    /// What a process holds. Where a process allocates without a pause and others use the processors too, the answer has waited for its
+    /// records for more than the 30 s that a person waits.
     #[track_caller]
     pub fn stats(&self, pid: u32) -> Value {
-        self.json(&["stats", "--pid", &pid.to_string()])
+        self.json(&["stats", "--timeout", "120", "--pid", &pid.to_string()])
     }
 
     /// The process in the answer to `ps`.
@@ -246,9 +246,7 @@ impl Daemon {
     /// Waits for its end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        until(Duration::from_secs(60), "the daemon ends", || {
-            self.has_ended().then_some(())
-        });
+        until(LONG, "the daemon ends", || self.has_ended().then_some(()));
         self.ended.unwrap()
     }
 

@@ -48,7 +48,7 @@ pub struct Options {
 }
 
 /// Largest allowed size of each program, in bytes. Debugging information alone would be several times as much.
-const LIMIT: u64 = 20_500_000;
+const LIMIT: u64 = 20_000_000;
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {

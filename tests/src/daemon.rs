@@ -210,8 +210,8 @@ impl Daemon {
         set_permissions(self.socket(), Permissions::from_mode(0o666)).unwrap();
     }
 
-    /// What a process holds. Where a process allocates without a pause and others use the processors too, the answer has waited for its
-    /// records for more than the 30 s that a person waits.
+    /// What a process holds. It waits for longer than the 30 s of `memscope-ctl`: an answer took more than these where the process allocated
+    /// without a pause while other programs kept the processors busy.
     #[track_caller]
     pub fn stats(&self, pid: u32) -> Value {
         self.json(&["stats", "--timeout", "120", "--pid", &pid.to_string()])

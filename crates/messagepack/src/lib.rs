@@ -3,7 +3,7 @@
 //! Owns: the way from bytes to values. Refuses: writing (that is `rmp-serde`), and what the values mean.
 //!
 //! `rmp-serde` can read as well, but for each type it generates code for everything that MessagePack can hold, about 4 KiB. A checkpoint
-//! has hundreds of types, and so this code was half of the ledger's, of the time to build it, and a large part of the daemon's program.
+//! has hundreds of types, and so this code was half of the ledger's in a build for tests, and a tenth of memscoped.
 //! Here the functions that read bytes exist once, and a type has code only for what it asks for.
 
 mod error;

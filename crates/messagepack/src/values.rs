@@ -80,6 +80,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'_> {
         deserialize_f32() is float;
         deserialize_f64() is float;
         deserialize_char() is deserialize_str;
+        deserialize_string() is deserialize_str;
+        deserialize_identifier() is deserialize_str;
         deserialize_byte_buf() is deserialize_bytes;
         deserialize_unit_struct(&'static str) is deserialize_unit;
         deserialize_tuple(usize) is deserialize_seq;
@@ -114,14 +116,6 @@ impl<'de> Deserializer<'de> for &mut Reader<'_> {
             Head::Text(length) => visitor.visit_str(self.text(length)?),
             other => other.refused("a string"),
         }
-    }
-
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.deserialize_str(visitor)
     }
 
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {

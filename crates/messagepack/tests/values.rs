@@ -1,5 +1,5 @@
-//! Whatever `rmp-serde` writes is read as it was, and damaged bytes are refused as `rmp-serde` refuses them, or later, but never with a
-//! panic, and never with more memory than there are bytes.
+//! Whatever `rmp-serde` writes is read as it was. Damaged bytes are refused, or are the value that `rmp-serde` reads too where it reads
+//! one; never is there a panic, or room for more bytes than there are.
 #![allow(clippy::unwrap_used)]
 
 use memscope_messagepack::{Error, from_read, from_slice};

@@ -31,8 +31,8 @@ pub fn run(options: &Options) -> Result<()> {
     let mut facts = toolchain(&root)?;
     facts.insert("sources".to_owned(), sources(&root)?);
     fs::create_dir_all(root.join(FOLDER))?;
-    for arch in ARCHITECTURES {
-        let object = make(&root, arch)?;
+    for (arch, object) in ARCHITECTURES.into_iter().zip(make_all(&root)) {
+        let object = object?;
         let path = Built::path(&root, arch);
         fs::write(&path, &object).with_context(|| format!("cannot write {}", path.display()))?;
         facts.insert(arch.to_owned(), digest(&object));
@@ -51,14 +51,18 @@ pub fn check() -> Result<()> {
     let here = toolchain(&root)?;
     let is_same = here.iter().all(|(name, fact)| built.fact(name) == fact);
     let again = "`cargo xtask ebpf` makes them anew";
+    let mut paths = Vec::new();
     for arch in ARCHITECTURES {
-        let Some(path) = built.object(&root, arch)? else {
-            bail!(
+        let path = built.object(&root, arch)?.with_context(|| {
+            format!(
                 "the object for {arch} in {FOLDER} was not made from the sources that are here; {again}"
-            );
-        };
+            )
+        })?;
+        paths.push(path);
+    }
+    for ((arch, path), made) in ARCHITECTURES.into_iter().zip(paths).zip(make_all(&root)) {
         let committed = fs::read(&path)?;
-        let made = make(&root, arch)?;
+        let made = made?;
         if is_same {
             ensure!(
                 committed == made,
@@ -90,6 +94,17 @@ fn toolchain(root: &Path) -> Result<BTreeMap<String, String>> {
         ("rustc".to_owned(), find_toolchain()?.version),
         ("bpf-linker".to_owned(), version),
     ]))
+}
+
+/// Builds the object for each architecture, all at a time: each build compiles one thing after the other.
+fn make_all(root: &Path) -> Vec<Result<Vec<u8>>> {
+    std::thread::scope(|scope| {
+        let builds = ARCHITECTURES.map(|arch| scope.spawn(move || make(root, arch)));
+        builds
+            .into_iter()
+            .map(|build| build.join().map_err(|_| anyhow!("the build panicked"))?)
+            .collect()
+    })
 }
 
 /// Builds the object for an architecture, and removes what is not needed to load it.

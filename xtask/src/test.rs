@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that a change must pass, from nothing but a Rust toolchain.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,15 @@ struct Tally {
 }
 
 impl Tally {
+    /// Adds what another one counted.
+    fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.broken.extend(other.broken);
+        self.took.extend(other.took);
+        self.names.extend(other.names);
+    }
+
     /// Fails unless tests were run and all is well. `left_out` is why some were not run, where all have to be.
     fn judge(&self, left_out: Option<&str>) -> Result<()> {
         if !self.broken.is_empty() || self.failed > 0 {
@@ -111,29 +121,6 @@ pub fn run(options: &Options) -> Result<()> {
         ..setup::Options::default()
     };
     let mut tally = Tally::default();
-    std::thread::scope(|scope| {
-        let setup = scope.spawn(|| (setup::run(&needed), began.elapsed()));
-        if options.all() {
-            check_sources(&mut tally);
-        }
-        let (done, took) = setup
-            .join()
-            .map_err(|_| anyhow::anyhow!("setup panicked"))?;
-        tally
-            .took
-            .push(("setup, beside the checks before it".to_owned(), took));
-        done
-    })?;
-    if options.all() {
-        step(
-            &mut tally,
-            "the BPF objects are what their sources give",
-            |_| ebpf::check(),
-        );
-        step(&mut tally, "the page is what its sources give", |_| {
-            ui::check()
-        });
-    }
     let end_to_end = root && !options.unprivileged;
     let selection: &[&str] = match (&options.only, end_to_end) {
         (Some(_), _) => &["memscope-daemon", "memscope-ctl", "memscope-archive", TESTS],
@@ -141,31 +128,25 @@ pub fn run(options: &Options) -> Result<()> {
         (None, false) => &["--workspace", "--exclude", TESTS],
     };
     let mut programs = Vec::new();
-    step(&mut tally, "building tests and programs", |_| {
-        programs = build(selection)?;
-        Ok(())
-    });
-    if options.all() {
-        let more: &[&str] = if root { &[] } else { &["--skip", NEEDS_ROOT] };
-        step(&mut tally, "tests without privilege", |tally| {
-            let how = How {
-                words: more,
-                ..How::default()
-            };
-            execute(tally, &programs, |package| package != TESTS, &how)
+    std::thread::scope(|scope| {
+        let setup = scope.spawn(|| (setup::run(&needed), began.elapsed()));
+        if options.all() {
+            check_sources(&mut tally);
+        }
+        step(&mut tally, "building tests and programs", |_| {
+            programs = build(selection)?;
+            Ok(())
         });
-        step(
-            &mut tally,
-            "the ledger's tests with checkpoints between the events",
-            |tally| {
-                let how = How {
-                    variables: &[("MEMSCOPE_TEST_CHECKPOINTS", "between-events")],
-                    at_once: 2,
-                    ..How::default()
-                };
-                execute(tally, &programs, |package| package == LEDGER, &how)
-            },
-        );
+        let (done, took) = setup
+            .join()
+            .map_err(|_| anyhow::anyhow!("setup panicked"))?;
+        tally
+            .took
+            .push(("setup, beside the checks and the build".to_owned(), took));
+        done
+    })?;
+    if options.all() {
+        before_end_to_end(&programs, root, end_to_end, boots).run(&mut tally);
     }
     let mut left_out = None;
     if options.unprivileged {
@@ -173,27 +154,6 @@ pub fn run(options: &Options) -> Result<()> {
     } else if !root {
         left_out = Some("loading BPF programs needs root, and this is not root");
     } else {
-        if options.all() {
-            for device in [sim::Device::Cuda, sim::Device::Npu] {
-                step(
-                    &mut tally,
-                    &format!("the simulated device itself: {device:?}"),
-                    |_| {
-                        selftest::run(&sim::Options {
-                            device,
-                            ..sim::Options::default()
-                        })
-                    },
-                );
-            }
-        }
-        if boots {
-            step(
-                &mut tally,
-                "the oldest kernel, in a simulated machine",
-                |_| vm::oldest(process::target().join("debug")),
-            );
-        }
         match options.repeat {
             None => end_to_end_once(&mut tally, &programs, options.only.as_deref()),
             Some(times) => beside(options.busy, || {
@@ -254,6 +214,89 @@ fn check_sources(tally: &mut Tally) {
             "memscope-archive",
         ]))
     });
+}
+
+/// Steps of which none needs another.
+#[derive(Default)]
+struct Steps<'a>(VecDeque<(&'static str, Work<'a>)>);
+
+type Work<'a> = Box<dyn FnOnce(&mut Tally) -> Result<()> + Send + 'a>;
+
+impl<'a> Steps<'a> {
+    fn add(&mut self, name: &'static str, work: impl FnOnce(&mut Tally) -> Result<()> + Send + 'a) {
+        self.0.push_back((name, Box::new(work)));
+    }
+
+    /// Does them two at a time: most of them use one processor, or wait.
+    fn run(self, tally: &mut Tally) {
+        let rest = Mutex::new(self.0);
+        let next = || {
+            let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+            rest.pop_front()
+        };
+        let all = Mutex::new(tally);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while let Some((name, work)) = next() {
+                        let mut own = Tally::default();
+                        step(&mut own, name, work);
+                        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                        all.add(own);
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// What is tested before the end-to-end tests, the longest first. `boots` is whether a machine is simulated.
+fn before_end_to_end(programs: &[Program], root: bool, end_to_end: bool, boots: bool) -> Steps<'_> {
+    let more: &[&str] = if root { &[] } else { &["--skip", NEEDS_ROOT] };
+    let mut steps = Steps::default();
+    steps.add("tests without privilege", move |tally| {
+        let how = How {
+            words: more,
+            ..How::default()
+        };
+        execute(tally, programs, |package| package != TESTS, &how)
+    });
+    steps.add(
+        "the ledger's tests with checkpoints between the events",
+        move |tally| {
+            let how = How {
+                variables: &[("MEMSCOPE_TEST_CHECKPOINTS", "between-events")],
+                ..How::default()
+            };
+            execute(tally, programs, |package| package == LEDGER, &how)
+        },
+    );
+    if end_to_end {
+        steps.add("the simulated NPU itself", |_| itself(sim::Device::Npu));
+    }
+    steps.add("the BPF objects are what their sources give", |_| {
+        ebpf::check()
+    });
+    if boots {
+        steps.add("the oldest kernel, in a simulated machine", |_| {
+            vm::oldest(process::target().join("debug"))
+        });
+    }
+    if end_to_end {
+        steps.add("the simulated CUDA device itself", |_| {
+            itself(sim::Device::Cuda)
+        });
+    }
+    steps.add("the page is what its sources give", |_| ui::check());
+    steps
+}
+
+/// The simulated device's own tests.
+fn itself(device: sim::Device) -> Result<()> {
+    selftest::run(&sim::Options {
+        device,
+        ..sim::Options::default()
+    })
 }
 
 fn step(tally: &mut Tally, name: &str, work: impl FnOnce(&mut Tally) -> Result<()>) {

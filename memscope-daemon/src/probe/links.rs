@@ -235,15 +235,21 @@ fn each(
 }
 
 /// Removes links in parallel, since a removal may wait for a grace period of the kernel. On kernels from before late 2025 the removal of a
-/// pinned link is not waited for: its probe may go on for a moment after this has returned.
-pub fn detach_all(links: Vec<Link>) {
+/// pinned link is not waited for: its probe may go on for a moment after this has returned. `removed` is called after each: for a library
+/// that hundreds of processes have mapped, the kernel goes through all of them for each probe, which takes minutes.
+pub fn detach_all(links: Vec<Link>, removed: impl Fn() + Sync) {
     const SIDE_BY_SIDE: usize = 16;
     let mut rest = links;
     std::thread::scope(|scope| {
         while !rest.is_empty() {
             let share = rest.len().div_ceil(SIDE_BY_SIDE).max(1);
             let part = rest.split_off(rest.len().saturating_sub(share));
-            scope.spawn(move || part.into_iter().for_each(Link::detach));
+            scope.spawn(|| {
+                for link in part {
+                    link.detach();
+                    removed();
+                }
+            });
         }
     });
 }

@@ -532,9 +532,8 @@ impl Tracer {
         if ended.is_empty() {
             return;
         }
-        for pid in ended {
-            self.end(pid, DaemonRecord::Exited);
-        }
+        // All at once: a program that ends with hundreds of children would keep everybody waiting for the removal of one after the other.
+        self.end_all(&ended, &DaemonRecord::Exited);
         self.forget_ended();
     }
 
@@ -555,7 +554,7 @@ impl Tracer {
         silence(
             parts,
             |process| self.append(process, why.clone()),
-            detach_all,
+            |links| detach_all(links, || self.pulse.beat()),
         );
         for one in &ended {
             self.forget(one);
@@ -646,10 +645,10 @@ impl Tracer {
         let all: HashSet<u32> = pids.iter().copied().collect();
         let waited = self.waiting.take_out(&all).into_iter();
         let waited: HashMap<u32, u64> = waited.map(|one| (one.pid, one.start_ticks)).collect();
+        let ended = self.end_all(&pids, &DaemonRecord::Detached).into_iter();
+        let ended: HashMap<u32, u64> = ended.map(|one| (one.pid, one.facts.start_ticks)).collect();
         for pid in pids {
-            let ended = self.end(pid, DaemonRecord::Detached);
-            let ended = ended.map(|traced| traced.facts.start_ticks);
-            if let Some(start_ticks) = ended.or_else(|| waited.get(&pid).copied()) {
+            if let Some(&start_ticks) = ended.get(&pid).or_else(|| waited.get(&pid)) {
                 // A search for a rule or a policy would attach it again within a second, also for a policy that comes later.
                 self.let_be.insert(pid, start_ticks);
                 outcome.pids.push(pid);

@@ -87,7 +87,7 @@ impl Tracer {
         self.save();
         for (pid, links) in removed {
             if !self.keeping.failed {
-                detach_all(links);
+                detach_all(links, || self.pulse.beat());
                 self.say_settled(pid);
                 self.note(pid, "both_ways", "");
                 self.say_placed(pid);

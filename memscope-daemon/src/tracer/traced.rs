@@ -274,7 +274,7 @@ impl Traced {
         self.slot.set_layout(None);
         self.trace_file = None;
         self.level = self.level.min(Level::Segments);
-        crate::probe::links::detach_all(pool);
+        crate::probe::links::detach_all(pool, || ());
     }
 
     /// The coverage notes that are in force, in the ledger's form.

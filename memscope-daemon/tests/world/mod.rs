@@ -1,7 +1,7 @@
 //! The ledger and the triggers over a small simulated allocator, which is that of the ledger's tests.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../../../crates/ledger/tests/common/mod.rs"]
+#[path = "../../../crates/ledger/tests/ledger/common/mod.rs"]
 pub mod common;
 
 use common::*;

@@ -373,6 +373,9 @@ fn install_bpf_linker() -> Result<()> {
             // The build of bpf-linker reads the first variable, its dependency llvm-sys the second.
             .env("LLVM_PREFIX", &prefix)
             .env(format!("LLVM_SYS_{LLVM}1_PREFIX"), &prefix)
+            // What takes long when it links is LLVM, which is there already.
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
             .env_remove("RUSTC")
             .env_remove("RUSTC_WORKSPACE_WRAPPER"),
     )

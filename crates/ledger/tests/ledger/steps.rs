@@ -1,10 +1,7 @@
 //! Steps: msMemScope's rules compared with its worked examples and with a plain implementation of them, and how the
 //! ends of steps are found.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::{P, SECOND};
+use crate::common::{P, SECOND};
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Answer, Ledger, LedgerConfig, inexact};

@@ -1,10 +1,7 @@
 //! Runtime and driver calls: which of them change the sums, and in which sum each allocation is counted.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::calls::plain;
-use common::*;
+use crate::common::calls::plain;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Answer, inexact};
@@ -117,7 +114,7 @@ fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
 /// The same of memory that is kept by address or handle elsewhere.
 #[test]
 fn a_late_free_of_host_memory_does_not_take_the_next_owners() {
-    let host = |calls: &common::calls::Calls| stats(&calls.ledger).host;
+    let host = |calls: &crate::common::calls::Calls| stats(&calls.ledger).host;
     for free in [CallOp::HostFree, CallOp::Free] {
         let mut calls = plain();
         calls.at(CallOp::HostAlloc, 0x1000, 100);
@@ -150,7 +147,7 @@ fn a_late_free_of_device_memory_does_not_take_the_hosts() {
 
 #[test]
 fn a_late_release_does_not_take_the_next_owners_memory() {
-    let late = |calls: &mut common::calls::Calls| {
+    let late = |calls: &mut crate::common::calls::Calls| {
         calls.send(CallOp::Release, |release| {
             release.handle = 9;
             release.duration_ns = 1500;
@@ -303,7 +300,7 @@ fn what_belongs_to_a_context_goes_with_it() {
         });
         c.handle(CallOp::Create, at + 0xa000, 4096);
     }
-    let held = |c: &common::calls::Calls| {
+    let held = |c: &crate::common::calls::Calls| {
         let report = stats(&c.ledger);
         let device = c.device();
         let arrays = report
@@ -386,7 +383,7 @@ fn physical_and_pooled_memory_of_the_host_is_on_no_device() {
         call.size = 512;
         call.of_host = true;
     });
-    let host = |c: &common::calls::Calls| {
+    let host = |c: &crate::common::calls::Calls| {
         let report = stats(&c.ledger);
         assert_eq!(report.devices, vec![]);
         let host = report.host.unwrap();
@@ -703,7 +700,7 @@ fn a_segment_that_goes_was_on_its_pools_device() {
 #[test]
 fn what_is_free_somewhere_is_not_told() {
     let mut c = plain();
-    let somewhere = |c: &mut common::calls::Calls, op, ptr, size| {
+    let somewhere = |c: &mut crate::common::calls::Calls, op, ptr, size| {
         c.send(op, |call| {
             (call.device, call.ptr, call.size, call.extra) = (None, ptr, size, 70);
         });
@@ -756,11 +753,11 @@ fn notes_of_a_hidden_pool_promise_no_event() {
 #[test]
 fn an_import_that_is_opened_twice_is_closed_twice() {
     let mut c = plain();
-    let imported = |c: &common::calls::Calls| {
+    let imported = |c: &crate::common::calls::Calls| {
         let device = find_device(&c.ledger, Some(0));
         device.map_or(0, |device| device.imported.unwrap().count)
     };
-    let open = |c: &mut common::calls::Calls| c.at(CallOp::IpcOpen, 0x5000, 0);
+    let open = |c: &mut crate::common::calls::Calls| c.at(CallOp::IpcOpen, 0x5000, 0);
     open(&mut c);
     open(&mut c);
     c.at(CallOp::IpcClose, 0x5000, 0);

@@ -1,10 +1,7 @@
 //! Ascend's driver: where memory lies, which component asked for it, and what calls do not say.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::calls::{Calls, plain};
-use common::*;
+use crate::common::calls::{Calls, plain};
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_proto::v1;
 use proptest::prelude::*;

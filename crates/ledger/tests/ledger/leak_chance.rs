@@ -1,10 +1,7 @@
 //! What rises by chance is no leak, and what leaks beside it is found: caches that are bounded and turn over blocks of many
 //! sizes, seen again and again for as long as they run.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1;

@@ -1,11 +1,8 @@
 //! When most was allocated, against a plain model of the same allocations.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::{MIB, P, SECOND, as_of, attached, attached_as, call, event, stats};
+use crate::common::{MIB, P, SECOND, as_of, attached, attached_as, call, event, stats};
 use memscope_ledger::event::{Backend, Body, CallOp, Level, PoolTrace, TraceAction};
 use proptest::prelude::*;
 

@@ -1,9 +1,6 @@
 //! Compares the ledger with a simulated allocator.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1;

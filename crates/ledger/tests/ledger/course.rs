@@ -1,5 +1,4 @@
 //! Any window of any course, cut into any number of intervals, is what a plain list of its samples says.
-#![allow(clippy::unwrap_used)]
 
 use memscope_ledger::course::{Course, Cut, Grid, Level, Sample};
 use memscope_proto::v1::Interval;

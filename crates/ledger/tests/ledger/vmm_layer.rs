@@ -1,10 +1,7 @@
 //! Virtual memory management: when physical memory is freed, and to which handle it belongs.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::calls::plain;
-use common::*;
+use crate::common::calls::plain;
+use crate::common::*;
 use memscope_ledger::event::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -145,7 +142,7 @@ fn what_goes_that_was_never_counted_hides_nothing() {
 #[test]
 fn a_picture_shows_physical_memory_once() {
     let mut c = plain();
-    let shown = |c: &common::calls::Calls| {
+    let shown = |c: &crate::common::calls::Calls| {
         let picture = c.ledger.snapshot(P, as_of(c.time)).unwrap();
         let of = |list: &[memscope_ledger::report::SnapshotSegment]| -> Vec<(u64, u64)> {
             list.iter().map(|s| (s.addr, s.size)).collect()

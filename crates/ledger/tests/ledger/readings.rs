@@ -1,11 +1,8 @@
 //! Readings of the allocator's structures, which the ledger takes over at any later moment, compared with a simulated
 //! allocator.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::pictures::*;
-use common::*;
+use crate::common::pictures::*;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Answer, inexact};

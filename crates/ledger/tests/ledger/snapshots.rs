@@ -1,9 +1,6 @@
 //! The answer to `snapshot`.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

@@ -1,9 +1,6 @@
 //! How often the interval of a rate contains the true rate, for programs whose growth is known, with many seeds.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_proto::v1;
 use memscope_proto::v1::LeaksRequest;

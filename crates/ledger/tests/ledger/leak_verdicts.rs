@@ -1,9 +1,6 @@
 //! Verdicts on synthetic programs, with and without leaks, at the levels at which they may be watched.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1;

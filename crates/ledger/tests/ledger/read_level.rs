@@ -1,9 +1,6 @@
 //! Level `read`: there are only readings, and after each of them the ledger's numbers equal the allocator's.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

@@ -1,10 +1,7 @@
 //! What is given up when memory is short, and the estimate of what the ledger takes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::calls::plain;
-use common::*;
+use crate::common::calls::plain;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::{ProcessState, SnapshotReport};
 use memscope_ledger::{Answer, Ledger, LedgerConfig, RestoredPart, inexact};

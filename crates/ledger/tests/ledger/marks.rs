@@ -1,9 +1,6 @@
 //! Which marks are kept, how many there were, and which one a name means.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{MS, P, as_of, attached, event};
+use crate::common::{MS, P, as_of, attached, event};
 use memscope_ledger::event::{Body, EventId, Level, Mark, MarkKind, MarkSource};
 use memscope_ledger::{Ledger, find_mark};
 use memscope_proto::v1;
@@ -166,7 +163,7 @@ fn the_list_is_bounded_and_what_is_not_known_is_not_claimed() {
 #[test]
 fn a_mark_stands_in_the_step_that_it_was_made_in() {
     let mut told = Told::new();
-    let mut sim = common::Sim::new(common::Mode::Calibrated);
+    let mut sim = crate::common::Sim::new(crate::common::Mode::Calibrated);
     // With a block there is a device with levels.
     sim.alloc(0, 0, 1000);
     sim.feed(&mut told.ledger);

@@ -1,11 +1,8 @@
 //! Memory that a pool gives back between reports: the reserved total follows the driver's calls, or is unknown.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::calls::Calls;
-use common::pictures::tell;
-use common::*;
+use crate::common::calls::Calls;
+use crate::common::pictures::tell;
+use crate::common::*;
 use memscope_ledger::event::*;
 
 const MIB: u64 = 1 << 20;

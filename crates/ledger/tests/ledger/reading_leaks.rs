@@ -1,9 +1,6 @@
 //! Leaks after a late attach, where the blocks from before it were read.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_proto::v1;
 use memscope_proto::v1::{LeakGroup, LeaksRequest, LeaksResponse};

@@ -1,10 +1,6 @@
 //! Which device of the machine a process means by a number, and which processes use the same one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_proto::v1;

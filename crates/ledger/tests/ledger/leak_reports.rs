@@ -1,11 +1,8 @@
 //! What `leaks` reports beside the verdicts: sums over all groups, growth that is too young to be judged, and growth
 //! that was given back. Also that all of it stays true while not all stacks are recorded.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::pictures::tell;
-use common::*;
+use crate::common::pictures::tell;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1;

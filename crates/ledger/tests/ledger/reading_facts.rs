@@ -1,10 +1,7 @@
 //! What only readings show and no event does.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::pictures::*;
-use common::*;
+use crate::common::pictures::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

@@ -1,11 +1,8 @@
 //! Labels that a program gives its blocks, against a plain model of the same marks and allocations.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::{P, as_of, attached, event, stats};
+use crate::common::{P, as_of, attached, event, stats};
 use memscope_ledger::event::{Body, Level, Mark, MarkKind, MarkSource, PoolTrace, TraceAction};
 use memscope_ledger::report::BlockState;
 use memscope_ledger::{Answer, Ledger, inexact};

@@ -1,9 +1,6 @@
 //! What a loss of records makes inexact in the ledger, and what a reading after it corrects.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1;

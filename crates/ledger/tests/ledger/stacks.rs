@@ -1,10 +1,7 @@
 //! Sums by stack, compared with a naive model that keeps every live block with its stack.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::pictures::tell;
-use common::*;
+use crate::common::pictures::tell;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};

@@ -1,10 +1,7 @@
 //! The gauges, which are read after each event, have the same numbers as `stats`, and the baseline is known once it was
 //! read.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

@@ -1,10 +1,7 @@
 //! Tables of the ledger that are full: what found no room is counted, and said.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::calls::{Calls, plain};
-use common::*;
+use crate::common::calls::{Calls, plain};
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_tests::limits::{Met, constant};
 

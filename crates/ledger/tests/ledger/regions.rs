@@ -1,9 +1,6 @@
 //! Pools that report their own memory through mstx, compared with a plain model: a list of what was registered.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::{Answer, Ledger, inexact};
 use memscope_proto::v1::{RegionPool, RegionsOnDevice};

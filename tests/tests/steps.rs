@@ -694,7 +694,15 @@ fn what_an_optimizer_allocates_is_of_the_step_that_it_ends() {
 
 #[test]
 fn a_step_of_several_passes_or_optimizers_ends_with_the_last() {
-    for kind in ["accumulated", "gan", "nested", "raising"] {
+    let kinds = [
+        "accumulated",
+        "gan",
+        "one_line",
+        "hooked",
+        "nested",
+        "raising",
+    ];
+    for kind in kinds {
         levels_are_pytorchs(kind, &[]);
     }
 }

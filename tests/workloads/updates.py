@@ -95,6 +95,38 @@ def gan(iterations):
         second.zero_grad()
 
 
+def one_line(iterations):
+    """Several optimizers that are stepped at one line."""
+    parts = [parameters(2), parameters(1), parameters(3)]
+    optimizers = [torch.optim.Adam(part) for part in parts]
+    for _ in range(iterations):
+        loss(sum(parts, [])).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        told()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+
+def hooked(iterations):
+    """An optimizer for each parameter, which is stepped as soon as its gradient is there."""
+    own = parameters(6)
+    optimizers = {one: torch.optim.Adam([one]) for one in own}
+    stepped = []
+
+    def step(parameter):
+        optimizers[parameter].step()
+        stepped.append(parameter)
+        if len(stepped) % len(own) == 0:
+            told()
+        optimizers[parameter].zero_grad()
+
+    for one in own:
+        one.register_post_accumulate_grad_hook(step)
+    for _ in range(iterations):
+        loss(own).backward()
+
+
 def nested(iterations):
     one, other = parameters(2), parameters(3)
     optimizer = Wrapper([torch.optim.Adam(one), torch.optim.Adam(other), torch.optim.SGD(one, momentum=0.5)])
@@ -130,6 +162,7 @@ torch.empty(1, device=DEVICE)
 print(json.dumps({}), flush=True)
 iterations = int(sys.stdin.readline())
 GPU.reset_peak_memory_stats()
-{"plain": plain, "accumulated": accumulated, "gan": gan, "nested": nested, "raising": raising}[KIND](iterations)
+KINDS = [plain, accumulated, gan, one_line, hooked, nested, raising]
+{kind.__name__: kind for kind in KINDS}[KIND](iterations)
 print(json.dumps({"steps": steps}), flush=True)
 sys.stdin.readline()

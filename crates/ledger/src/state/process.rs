@@ -23,7 +23,7 @@ use crate::state::pool::reading::Readings;
 use crate::state::regions::RegionBook;
 use crate::state::scene::Scene;
 use crate::state::stacks::{self, Stacks};
-use crate::steps::{Steps, Turn};
+use crate::steps::Steps;
 use serde::{Deserialize, Serialize};
 
 /// Code of the note that says that, for a time, stacks are recorded only in part.
@@ -175,8 +175,8 @@ impl Process {
             nothing_missed: missed_none && self.pool_way_in,
             pool_came_later: self.pool_came_later,
         };
-        while lost && scene.steps.end_was_lost(scene.stacks) {
-            self.pool.step_ends(&mut scene);
+        while lost && let Some(turn) = scene.steps.end_was_lost(scene.stacks) {
+            self.pool.turn(&mut scene, turn);
         }
         match &event.body {
             Body::Trace(trace) => self.pool.trace(&mut scene, &mut self.driver, trace),
@@ -266,11 +266,7 @@ impl Process {
                     scene
                         .steps
                         .mark(mark, wanted, ends, scene.stacks, scene.stack, event.tid);
-                match turn {
-                    Turn::None => {}
-                    Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),
-                    Turn::Both | Turn::End => self.pool.step_ends(&mut scene),
-                }
+                self.pool.turn(&mut scene, turn);
             }
             // A finding follows from earlier events and changes nothing.
             Body::Finding(_) => {}

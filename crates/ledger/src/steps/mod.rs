@@ -11,6 +11,7 @@ pub(crate) mod cycle;
 pub(crate) mod lines;
 mod passes;
 pub(crate) mod survivors;
+mod updates;
 
 use crate::event::{Mark, MarkKind, MarkSource};
 use crate::fast_hash::FastMap;
@@ -22,6 +23,7 @@ use crate::steps::cycle::{Pattern, token};
 use crate::steps::lines::{Led, Seen, StepLines};
 use crate::steps::passes::Passes;
 use crate::steps::survivors::Survivors;
+use crate::steps::updates::{AfterPass, LastPasses, Pass};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -47,6 +49,9 @@ pub(crate) struct Key {
     line: usize,
     /// `line` is final: the names of the stack's Python frames are known, or there is no stack with such frames.
     settled: bool,
+    /// Of the key that stands for a line: the steps of the line's optimizers since the last backward pass.
+    #[serde(default)]
+    after: AfterPass,
 }
 
 /// The levels of one step.
@@ -74,6 +79,9 @@ struct Update {
     name: Arc<str>,
     /// Number of `record_function`s that have begun inside of it and have not ended.
     inside: u64,
+    /// The backward pass before it.
+    #[serde(default)]
+    pass: Option<Pass>,
 }
 
 impl Row {
@@ -152,6 +160,9 @@ pub(crate) struct Steps {
     pub(crate) told: StepLines,
     #[serde(default)]
     backward: Passes,
+    /// The last backward passes, also where optimizers are the source of ticks.
+    #[serde(default)]
+    passed: LastPasses,
     /// Records were lost since these steps began to be counted, and ticks may be among them.
     #[serde(default)]
     lost: bool,
@@ -189,6 +200,8 @@ pub(crate) enum Turn {
     Begin,
     /// A step ends.
     End,
+    /// The step that has ended goes on until here.
+    More,
 }
 
 impl Steps {
@@ -237,7 +250,7 @@ impl Steps {
         ends.then_some(outlived)
     }
 
-    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`]. `ends` says that the ends of
+    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`], [`Steps::begin`] or [`Steps::go_on`]. `ends` says that the ends of
     /// `record_function`s are probed.
     pub(crate) fn mark(
         &mut self,
@@ -269,10 +282,10 @@ impl Steps {
                     self.open = None;
                     return Turn::End;
                 }
-                if is_function && self.function_ends(stacks, tid) {
-                    return Turn::Both;
-                }
-                return Turn::None;
+                return match is_function {
+                    true => self.function_ends(stacks, tid),
+                    false => Turn::None,
+                };
             }
             _ if wanted.is_some_and(|wanted| memscope_units::fits(wanted, name)) => {
                 StepSource::Named
@@ -283,7 +296,10 @@ impl Steps {
                 StepSource::Profiler
             }
             (MarkKind::Begin, MarkSource::RecordFunction) if is_update => StepSource::Optimizer,
-            (_, MarkSource::Backward) => StepSource::Backward,
+            (_, MarkSource::Backward) => {
+                self.passed.passed(tid);
+                StepSource::Backward
+            }
             _ => return Turn::None,
         };
         match source.rank().cmp(&self.source.rank()) {
@@ -321,10 +337,11 @@ impl Steps {
                 stack: place,
                 name: name.into(),
                 inside: 0,
+                pass: self.passed.before(tid),
             };
             return self.update_begins(update, ends, stacks);
         }
-        self.tell(name, stacks, place, tid);
+        self.tell(name, stacks, place, tid, None);
         if at_once > 1 {
             self.ticks += at_once - 1;
             self.is_mixed = true;
@@ -361,45 +378,42 @@ impl Steps {
     fn update_begins(&mut self, update: Update, ends: bool, stacks: &Stacks) -> Turn {
         let before = self.updates.iter().position(|one| one.tid == update.tid);
         let missed = before.map(|before| self.updates.remove(before));
+        let mut ended = Turn::None;
         if let Some(missed) = &missed {
-            self.tell(&missed.name, stacks, missed.stack, missed.tid);
+            ended = self.tell_update(missed, stacks);
             if self.update_ends == Ends::Unknown {
                 self.update_ends = Ends::Unseen;
             }
         }
         if !ends || self.update_ends == Ends::Unseen {
             self.at_begin = true;
+            let ends = self.tell_update(&update, stacks);
             // Two steps end here, and no row has the levels of each.
-            self.is_mixed |= missed.is_some();
-            self.tell(&update.name, stacks, update.stack, update.tid);
-            return Turn::Both;
+            self.is_mixed |= ended == Turn::Both && ends == Turn::Both;
+            return if ended == Turn::Both { ended } else { ends };
         }
         if self.updates.len() >= UPDATES {
             self.updates.remove(0);
         }
         self.updates.push(update);
-        match missed {
-            Some(_) => Turn::Both,
-            None => Turn::None,
-        }
+        ended
     }
 
-    /// A `record_function` ends. Returns whether a step of an optimizer does.
-    fn function_ends(&mut self, stacks: &Stacks, tid: u32) -> bool {
+    /// A `record_function` ends. Returns what that means for steps.
+    fn function_ends(&mut self, stacks: &Stacks, tid: u32) -> Turn {
         let Some(at) = self.updates.iter().position(|one| one.tid == tid) else {
-            return false;
+            return Turn::None;
         };
         if let Some(update) = self.updates.get_mut(at)
             && let Some(inside) = update.inside.checked_sub(1)
         {
             update.inside = inside;
-            return false;
+            return Turn::None;
         }
         let update = self.updates.remove(at);
         self.update_ends = Ends::Seen;
         self.at_begin = false;
-        self.tell(&update.name, stacks, update.stack, update.tid);
-        true
+        self.tell_update(&update, stacks)
     }
 
     /// Records were lost. Before the first tick, and before the first allocation of a pattern yet to be recognised, there is no count of
@@ -413,14 +427,10 @@ impl Steps {
         self.lost && self.source != StepSource::Unknown
     }
 
-    /// Records were lost, and the ends of optimizers' steps that are under way may be among them. Ends one of these steps; returns whether
-    /// there was one.
-    pub(crate) fn end_was_lost(&mut self, stacks: &Stacks) -> bool {
-        let Some(update) = self.updates.pop() else {
-            return false;
-        };
-        self.tell(&update.name, stacks, update.stack, update.tid);
-        true
+    /// Records were lost, and the ends of optimizers' steps that are under way may be among them. Ends one of these steps, if there is one.
+    pub(crate) fn end_was_lost(&mut self, stacks: &Stacks) -> Option<Turn> {
+        let update = self.updates.pop()?;
+        Some(self.tell_update(&update, stacks))
     }
 
     /// Whether steps of optimizers end where they begin, because their ends are not seen.
@@ -480,7 +490,24 @@ impl Steps {
         begins
     }
 
-    fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
+    /// Takes the tick of an optimizer's step.
+    fn tell_update(&mut self, update: &Update, stacks: &Stacks) -> Turn {
+        let pass = match self.source {
+            StepSource::Optimizer => update.pass,
+            _ => None,
+        };
+        self.tell(&update.name, stacks, update.stack, update.tid, pass)
+    }
+
+    /// Takes a tick, which ends a step, unless its line has ended one after the same backward pass.
+    fn tell(
+        &mut self,
+        name: &str,
+        stacks: &Stacks,
+        stack: StackIndex,
+        tid: u32,
+        pass: Option<Pass>,
+    ) -> Turn {
         self.came_as = self.coming();
         let known = self.keys.iter().position(|key| {
             let same = key.stack == stack || stacks.is_same_python(key.stack, stack);
@@ -497,20 +524,24 @@ impl Steps {
                     count: 0,
                     line: self.keys.len(),
                     settled: is_last || stacks.is_missing(stack),
+                    after: AfterPass::default(),
                 });
                 self.keys.len() - 1
             }
             None => KEYS,
         };
-        self.last_key = place;
         let Some(key) = self.keys.get_mut(place) else {
-            return;
+            return Turn::Both;
         };
         key.count += 1;
         // The names in a stack come a little later than its first tick, or never.
         if !key.settled && (key.count <= 16 || key.count.is_power_of_two()) {
             self.settle(place, stacks);
         }
+        if pass.is_some_and(|pass| self.goes_on(place, stacks, pass)) {
+            return Turn::More;
+        }
+        self.last_key = place;
         let keys = &self.keys;
         let seen = |line: usize| {
             let key = keys.get(line);
@@ -527,6 +558,19 @@ impl Steps {
         for row in self.rows.iter_mut().rev().take(moved.saturating_sub(1)) {
             row.lap = self.told.lap();
         }
+        Turn::Both
+    }
+
+    /// Whether the step of an optimizer belongs to the step of the program that the same line has ended. Where stacks are missing, several
+    /// lines look like one.
+    fn goes_on(&mut self, place: usize, stacks: &Stacks, pass: Pass) -> bool {
+        let key = self.keys.get(place);
+        let Some(key) = key.filter(|key| place < KEYS && !stacks.is_missing(key.stack)) else {
+            return false;
+        };
+        let line = key.line;
+        let line = self.keys.get_mut(line);
+        line.is_some_and(|line| line.after.goes_on(pass))
     }
 
     /// Once the names in a key's stack are known, finds out whether it is the same line as another key.
@@ -538,20 +582,23 @@ impl Steps {
         if frames.is_empty() || frames.iter().any(|frame| frame.line == 0) {
             return;
         }
-        let same = self.keys.iter().position(|other| {
-            other.settled
-                && other.name == key.name
-                && stacks.python_frames_of(other.stack) == frames
+        let mut others = self.keys.iter().enumerate();
+        let same = others.find(|(at, other)| {
+            *at != place && other.name == key.name && stacks.python_frames_of(other.stack) == frames
         });
-        let line = same
-            .and_then(|same| self.keys.get(same))
-            .map(|same| same.line);
-        if let Some(key) = self.keys.get_mut(place) {
-            key.settled = true;
-            if let Some(line) = line {
-                key.line = line;
-                self.told.join(place, line);
-            }
+        let line = same.map(|(_, same)| same.line);
+        let Some(key) = self.keys.get_mut(place) else {
+            return;
+        };
+        key.settled = true;
+        let own = key.after;
+        let Some(line) = line.filter(|line| *line != key.line) else {
+            return;
+        };
+        key.line = line;
+        self.told.join(place, line);
+        if let Some(one) = self.keys.get_mut(line) {
+            one.after.join(own);
         }
     }
 
@@ -570,6 +617,7 @@ impl Steps {
             is_mixed: source == StepSource::Pattern,
             launches: self.launches,
             update_ends: self.update_ends,
+            passed: std::mem::take(&mut self.passed),
             generation: self.generation + 1,
             pattern: match source {
                 StepSource::Unknown | StepSource::Pattern => std::mem::take(&mut self.pattern),
@@ -624,6 +672,29 @@ impl Steps {
         let [came, _] = devices.came_and_went();
         let [first, _] = self.allocs.unwrap_or([came; 2]);
         self.allocs = Some([first, came]);
+    }
+
+    /// The step that has ended goes on until now: its row has these levels as well.
+    pub(crate) fn go_on(&mut self, devices: &mut Devices, time_ns: u64) {
+        let levels = close(devices);
+        let step = self.ticks;
+        if let Some(row) = self.rows.pop_back_if(|row| row.step == step) {
+            let more = Row {
+                step,
+                key: row.key,
+                lap: row.lap,
+                from_ns: self.from_ns,
+                to_ns: time_ns,
+                devices: levels,
+            };
+            self.rows.push_back(row.join(more));
+        }
+        self.from_ns = time_ns;
+        self.last_ns = time_ns;
+        let [came, _] = devices.came_and_went();
+        if let Some([_, last]) = &mut self.allocs {
+            *last = came;
+        }
     }
 
     /// A range begins. (Other steps begin where the step before them ends.)

@@ -557,6 +557,135 @@ fn two_optimizers_make_one_step() {
     assert_eq!(told.steps().summary.as_ref().unwrap().count, Some(40));
 }
 
+/// `for optimizer in optimizers: optimizer.step()`, after one backward pass or several.
+#[test]
+fn optimizers_of_one_line_make_one_step() {
+    let mut told = Told::new();
+    told.stack(1);
+    let mut used = 0;
+    for _ in 0..20 {
+        for _ in 0..2 {
+            told.pass(7);
+        }
+        for _ in 0..3 {
+            used += 512;
+            told.report(used << 12, 512, used, StackRef::NotTaken);
+            told.optimizer("SGD", 1);
+        }
+    }
+    let (count, rows) = told.levels();
+    assert_eq!(count, Some(20));
+    // A step ends with the last of them.
+    let ends: Vec<u64> = rows.iter().map(|(_, _, end)| end / 512).collect();
+    assert_eq!(ends, (1..=20).map(|step| 3 * step).collect::<Vec<u64>>());
+}
+
+/// Two lines, each in a loop over two optimizers.
+#[test]
+fn lines_in_a_loop_over_optimizers() {
+    let mut told = Told::new();
+    told.stack(1);
+    told.stack(2);
+    for _ in 0..20 {
+        told.pass(7);
+        for _ in 0..2 {
+            told.optimizer("SGD", 1);
+            told.optimizer("SGD", 2);
+        }
+    }
+    assert_eq!(told.levels().0, Some(20));
+}
+
+/// An optimizer for each of hundreds of parameters, stepped in hooks of the backward pass, on a thread of the autograd engine.
+#[test]
+fn optimizers_in_hooks_make_one_step() {
+    let mut told = Told::new();
+    told.stack(1);
+    // The program's first thread tries a pass, and another one trains.
+    told.pass(6);
+    for pass in 1..=10 {
+        told.pass(7);
+        for _ in 0..900 {
+            told.begins(8, "SGD", StackRef::Id(1));
+            told.ends(8);
+        }
+        assert_eq!(told.steps().summary.unwrap().count, Some(pass));
+    }
+}
+
+/// Each of two threads makes its own passes and steps at the same line, in any order.
+#[test]
+fn threads_that_step_at_one_line_make_a_step_each() {
+    let mut told = Told::new();
+    told.stack(1);
+    for at_once in [false, true] {
+        for _ in 0..10 {
+            told.pass(7);
+            if !at_once {
+                told.optimizer("SGD", 1);
+            }
+            told.pass(8);
+            if at_once {
+                told.optimizer("SGD", 1);
+            }
+            told.begins(8, "SGD", StackRef::Id(1));
+            told.ends(8);
+        }
+    }
+    assert_eq!(told.levels().0, Some(40));
+}
+
+/// A program may use an optimizer without any backward pass, also after a warm-up that had some.
+#[test]
+fn optimizers_without_backward_passes() {
+    let mut told = Told::new();
+    told.stack(1);
+    for _ in 0..50 {
+        told.optimizer("SGD", 1);
+    }
+    assert_eq!(told.levels().0, Some(50));
+    for _ in 0..10 {
+        told.pass(7);
+        told.optimizer("SGD", 1);
+    }
+    assert_eq!(told.levels().0, Some(60));
+    // The first two could be further optimizers of that line. That so many came once after a pass does not say that they always do.
+    for times in 1..=2 {
+        for _ in 0..100 {
+            told.optimizer("SGD", 1);
+        }
+        assert_eq!(told.levels().0, Some(60 + 99 * times - 1));
+        told.pass(7);
+        told.optimizer("SGD", 1);
+    }
+}
+
+/// A program that makes its passes once, for a graph, and then none: steps are counted after some of them.
+#[test]
+fn optimizers_after_the_only_backward_pass() {
+    let mut told = Told::new();
+    told.stack(1);
+    told.pass(7);
+    for _ in 0..500 {
+        told.optimizer("SGD", 1);
+    }
+    assert_eq!(told.levels().0, Some(500 - 64));
+}
+
+/// Without stacks nothing tells which line a step is of.
+#[test]
+fn optimizers_without_stacks_make_a_step_each() {
+    let mut told = Told::new();
+    for _ in 0..20 {
+        told.pass(7);
+        for _ in 0..2 {
+            told.begins(7, "SGD", StackRef::NotTaken);
+            told.ends(7);
+        }
+    }
+    assert_eq!(told.levels().0, Some(40));
+}
+
 #[test]
 fn several_steps_make_a_row() {
     let mut told = Told::new();
@@ -1173,6 +1302,7 @@ fn the_first_step_of_an_optimizer_has_the_passes_before_it() {
     let row = &told.steps().rows[0];
     assert_eq!((row.allocs, row.frees), (3, 3));
     told.report(0x1000, 50, 150, StackRef::NotTaken);
+    told.pass(7);
     told.optimizer("SGD", 1);
     assert_eq!(told.levels().1[1], (2, 150, 150));
 }
@@ -1254,6 +1384,7 @@ fn a_step_whose_end_is_lost_is_counted_once() {
         let mut told = Told::new();
         trained(&mut told, 3, true);
         told.report(0x1000, 50, 250, StackRef::NotTaken);
+        told.pass(7);
         told.begins(7, "Adam", StackRef::Id(1));
         told.function(7, MarkKind::Begin, "inside", StackRef::Id(9));
         told.lost += 5;

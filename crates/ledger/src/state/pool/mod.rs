@@ -36,6 +36,7 @@ use crate::state::pool::totals::{Sized, least_rounded};
 use crate::state::pool::trace_ring::Entry;
 use crate::state::scene::Scene;
 use crate::state::stacks::Level;
+use crate::steps::Turn;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of threads whose last event is remembered. With more threads, a pair may be missed.
@@ -328,8 +329,18 @@ impl Pool {
         }
     }
 
+    /// A step begins, ends or goes on at this moment, or nothing of that.
+    pub(crate) fn turn(&self, scene: &mut Scene<'_>, turn: Turn) {
+        match turn {
+            Turn::None => {}
+            Turn::Begin => scene.steps.begin(scene.devices, scene.time_ns),
+            Turn::More => scene.steps.go_on(scene.devices, scene.time_ns),
+            Turn::Both | Turn::End => self.step_ends(scene),
+        }
+    }
+
     /// A step ends at this moment.
-    pub(crate) fn step_ends(&self, scene: &mut Scene<'_>) {
+    fn step_ends(&self, scene: &mut Scene<'_>) {
         scene.steps.end(scene.devices, scene.time_ns);
         if let Some(step) = scene.steps.outlived() {
             scene.steps.survivors.end(step, &self.blocks);

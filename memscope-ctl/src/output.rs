@@ -162,7 +162,17 @@ pub(crate) fn complain_of(node: &str, failure: &Failure) {
 
 /// Tells people something on standard error, beside an answer that programs may read.
 pub(crate) fn note(what: &str) {
-    let message = format!("memscope-ctl: {}\n", crate::units::plain(what));
+    tell(&format!("memscope-ctl: {}\n", crate::units::plain(what)));
+}
+
+/// Writes a message on standard error. A terminal has it wrapped; whatever else reads it may look for a part of a line.
+fn tell(message: &str) {
+    let terminal = terminal_size::terminal_size_of(io::stderr());
+    let width = terminal.map(|(width, _)| usize::from(width.0));
+    let message = match width.filter(|width| *width > 0) {
+        Some(width) => folded(message, width),
+        None => message.to_owned(),
+    };
     // A failure to write cannot be reported anywhere.
     let _ = io::stderr().write_all(message.as_bytes());
 }
@@ -173,8 +183,7 @@ fn say(whose: &str, failure: &Failure) {
     if let Some(hint) = failure.hint() {
         message.push_str(&format!("  try: {}\n", crate::units::plain(&hint)));
     }
-    // A failure to write cannot be reported anywhere.
-    let _ = io::stderr().write_all(message.as_bytes());
+    tell(&message);
 }
 
 /// The error as a JSON document for programs.

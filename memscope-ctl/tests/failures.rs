@@ -8,6 +8,7 @@ use common::{Answer, Server, command, ctl, one_process, run, two_processes, unre
 use memscope_rpc::Refusal;
 use memscope_rpc::fake::FakeDaemon;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,29 @@ fn assert_told(answer: &Answer, code: i32, what: &str) {
     assert!(answer.err.starts_with("memscope-ctl: "), "{}", answer.err);
     assert!(answer.err.contains(what), "no {what:?} in: {}", answer.err);
     assert!(answer.err.contains("\n  try: "), "{}", answer.err);
+}
+
+/// A command's own options come first, and those of every command under their own heading.
+#[test]
+fn help_has_headings() {
+    for name in ["leaks", "snapshot", "attach", "events"] {
+        let answer = ctl(Path::new("/nowhere"), &[name, "--help"]);
+        assert_eq!(answer.code, 0, "{}", answer.err);
+        let (own, global) = answer
+            .out
+            .split_once("\nOptions of every command:\n")
+            .unwrap();
+        let (_, own) = own.split_once("\nOptions:\n").unwrap();
+        assert!(own.contains("\n      --pid <PID>"), "{name}: {own}");
+        for option in ["--socket", "--recording", "--timeout", "--fleet"] {
+            let option = format!("      {option} <");
+            assert!(
+                global.contains(&option),
+                "{name}: no {option:?} in {global}"
+            );
+            assert!(!own.contains(&option), "{name}: {option:?} in {own}");
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod rewrite;
 mod scenes;
 mod stage;
 
-pub use links::{broken_links, pages_without_a_place};
+pub use links::{broken_links, pages_without_one_place};
 pub use mask::{masked, shows};
 pub use messages::Sources;
 pub use page::{Block, Command, Page, all_pages, pages, shell_words, words_of_ours};

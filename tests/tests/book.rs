@@ -11,11 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use memscope_tests::book::{
-    Block, Command, Scene, Sources, Stage, broken_links, masked, pages, pages_without_a_place,
+    Block, Command, Scene, Sources, Stage, broken_links, masked, pages, pages_without_one_place,
     shell_words, shortened, shows, words_of_ours,
 };
 use memscope_tests::{Asking, Daemon, root, tool, xtask};
 
+/// Lines that README may have.
+const LINES: usize = 150;
 /// Columns that README's lines may have. Answers that are written into pages fit into them.
 const COLUMNS: usize = 100;
 /// So wide that no answer is broken or shortened: what a page shows is compared with the whole of it.
@@ -624,6 +626,19 @@ fn who_reads_of_a_restart_reads_that_it_detaches() {
 fn links_lead_somewhere_and_every_page_is_listed() {
     let broken = broken_links();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
-    let lost = pages_without_a_place();
-    assert!(lost.is_empty(), "docs/SUMMARY.md lists no {lost:?}");
+    let lost = pages_without_one_place();
+    assert!(
+        lost.is_empty(),
+        "docs/SUMMARY.md lists these not at all or twice: {lost:?}"
+    );
+}
+
+/// A newcomer reads it to its end.
+#[test]
+fn readme_is_short() {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= LINES, "{} lines", lines.len());
+    let long = lines.iter().filter(|line| line.chars().count() > COLUMNS);
+    assert_eq!(long.collect::<Vec<_>>(), Vec::<&&str>::new());
 }

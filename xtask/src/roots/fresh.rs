@@ -4,11 +4,12 @@
 //! brought in.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use super::root;
@@ -85,7 +86,8 @@ pub fn run(options: &Options) -> Result<()> {
         named => named.to_vec(),
     };
     let mut table =
-        "| release | package lists | command | seconds |\n|---|---|---|---|\n".to_owned();
+        "| release | package lists | command | seconds | of these |\n|---|---|---|---|---|\n"
+            .to_owned();
     for release in releases {
         for lists in [Lists::None, Lists::Stale] {
             if options.lists.is_some_and(|only| only != lists) {
@@ -93,10 +95,11 @@ pub fn run(options: &Options) -> Result<()> {
             }
             let place = place(&release, lists)?;
             for command in &commands {
-                let took = walk(&place, command)
+                let (took, phases) = walk(&place, command)
                     .with_context(|| format!("in {release} with package lists: {lists:?}"))?;
                 let seconds = took.as_secs();
-                table += &format!("| {release} | {lists:?} | `{command}` | {seconds} |\n");
+                table +=
+                    &format!("| {release} | {lists:?} | `{command}` | {seconds} | {phases} |\n");
             }
             root::remove(&place)?;
         }
@@ -235,12 +238,23 @@ fn other_sums(index: &str) -> String {
     text
 }
 
-/// Runs a command in the clone; returns how long it took.
-fn walk(place: &Path, command: &str) -> Result<Duration> {
+/// Runs a command in the clone; returns how long it took, and what it says at its end of its phases.
+fn walk(place: &Path, command: &str) -> Result<(Duration, String)> {
     eprintln!("fresh: {} $ {command}", place.display());
     let began = Instant::now();
-    process::run(&mut inside(place, &format!("cd {CLONE} && {command}"))?)?;
-    Ok(began.elapsed())
+    let mut running = inside(place, &format!("cd {CLONE} && {command}"))?;
+    let mut child = running.stdout(Stdio::piped()).spawn()?;
+    let mut phases = String::new();
+    for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
+        let line = line?;
+        println!("{line}");
+        if let Some(told) = line.strip_prefix("Took: ") {
+            phases = told.trim_end_matches('.').to_owned();
+        }
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "{command}: {status}");
+    Ok((began.elapsed(), phases))
 }
 
 /// A command that runs a line of shell in the root. The system's own file systems, the toolchain and the repository are

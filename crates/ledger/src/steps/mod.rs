@@ -23,7 +23,7 @@ use crate::steps::cycle::{Pattern, token};
 use crate::steps::lines::{Led, Seen, StepLines};
 use crate::steps::passes::Passes;
 use crate::steps::survivors::Survivors;
-use crate::steps::updates::{AfterPass, LastPasses, Pass};
+use crate::steps::updates::{AfterPass, LastPasses};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -79,9 +79,9 @@ struct Update {
     name: Arc<str>,
     /// Number of `record_function`s that have begun inside of it and have not ended.
     inside: u64,
-    /// The backward pass before it.
+    /// Number of the backward pass before it.
     #[serde(default)]
-    pass: Option<Pass>,
+    pass: Option<u64>,
 }
 
 impl Row {
@@ -420,6 +420,7 @@ impl Steps {
     /// which one could be missing.
     pub(crate) fn records_lost(&mut self) {
         self.lost |= self.source != StepSource::Unknown || self.pattern.has_begun();
+        self.passed.records_lost();
     }
 
     /// Whether there are steps, and some may be missing in their count because records were lost.
@@ -506,7 +507,7 @@ impl Steps {
         stacks: &Stacks,
         stack: StackIndex,
         tid: u32,
-        pass: Option<Pass>,
+        pass: Option<u64>,
     ) -> Turn {
         self.came_as = self.coming();
         let known = self.keys.iter().position(|key| {
@@ -561,13 +562,18 @@ impl Steps {
         Turn::Both
     }
 
-    /// Whether the step of an optimizer belongs to the step of the program that the same line has ended. Where stacks are missing, several
-    /// lines look like one.
-    fn goes_on(&mut self, place: usize, stacks: &Stacks, pass: Pass) -> bool {
-        let key = self.keys.get(place);
-        let Some(key) = key.filter(|key| place < KEYS && !stacks.is_missing(key.stack)) else {
+    /// Whether the step of an optimizer belongs to the step of the program that the same line has ended. One whose stack is missing, as where
+    /// it could not be taken, is taken for one of a line whose stack is known. Where none is, several lines look like one.
+    fn goes_on(&mut self, place: usize, stacks: &Stacks, pass: u64) -> bool {
+        let Some(key) = self.keys.get(place).filter(|_| place < KEYS) else {
             return false;
         };
+        if stacks.is_missing(key.stack) {
+            let name = &key.name;
+            let mut lines = self.keys.iter().filter(|other| other.name == *name);
+            return lines
+                .any(|other| !stacks.is_missing(other.stack) && other.after.is_after(pass));
+        }
         let line = key.line;
         let line = self.keys.get_mut(line);
         line.is_some_and(|line| line.after.goes_on(pass))
@@ -595,8 +601,11 @@ impl Steps {
         let Some(line) = line.filter(|line| *line != key.line) else {
             return;
         };
-        key.line = line;
-        self.told.join(place, line);
+        let before = key.line;
+        for key in self.keys.iter_mut().filter(|key| key.line == before) {
+            key.line = line;
+        }
+        self.told.join(before, line);
         if let Some(one) = self.keys.get_mut(line) {
             one.after.join(own);
         }

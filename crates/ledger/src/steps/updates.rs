@@ -10,17 +10,7 @@ use serde::{Deserialize, Serialize};
 const THREADS: usize = 64;
 /// Most further steps of a line after one pass that are taken for one step of the program, before two passes have shown how many there are.
 /// A program that captures its passes in a graph makes none later, and each of its steps beyond these counts.
-const AT_FIRST: u64 = 64;
-/// The same on a thread that makes no passes itself, where hooks step an optimizer for each parameter.
-const AT_FIRST_IN_HOOKS: u64 = 1024;
-
-/// The backward pass before a step of an optimizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pass {
-    number: u64,
-    /// The thread of the optimizer made it.
-    is_own: bool,
-}
+const AT_FIRST: u64 = 1024;
 
 /// The last backward pass of each thread, by number.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -42,15 +32,22 @@ impl LastPasses {
         }
     }
 
-    /// The last pass before a step of an optimizer on this thread; `None` if there was none. Hooks of a pass run on threads of the autograd
-    /// engine, which make none of their own: for them it is the last one of all.
-    pub(crate) fn before(&self, tid: u32) -> Option<Pass> {
+    /// Records were lost. A pass of each thread may be among them: what comes next is taken for a step of its own.
+    pub(crate) fn records_lost(&mut self) {
+        if self.count > 0 {
+            self.count += 1;
+            for (_, last) in &mut self.last {
+                *last = self.count;
+            }
+        }
+    }
+
+    /// Number of the last pass before a step of an optimizer on this thread; `None` if there was none. Hooks of a pass run on threads of
+    /// the autograd engine, which make none of their own: for them it is the last one of all.
+    pub(crate) fn before(&self, tid: u32) -> Option<u64> {
         let own = self.last.iter().find(|(by, _)| *by == tid);
         let number = own.map_or(self.count, |(_, last)| *last);
-        (number > 0).then_some(Pass {
-            number,
-            is_own: own.is_some(),
-        })
+        (number > 0).then_some(number)
     }
 }
 
@@ -70,8 +67,8 @@ pub(crate) struct AfterPass {
 impl AfterPass {
     /// Takes a step of an optimizer. Returns whether it belongs to the step of the program that has ended with the first one after that
     /// pass. Where far more come than ever did, there are no passes any more, and each counts.
-    pub(crate) fn goes_on(&mut self, pass: Pass) -> bool {
-        if self.pass != pass.number {
+    pub(crate) fn goes_on(&mut self, pass: u64) -> bool {
+        if self.pass != pass {
             if self.pass > 0 {
                 if let Some(before) = self.before {
                     // A long time without passes, once, says nothing of how many optimizers there are.
@@ -79,21 +76,21 @@ impl AfterPass {
                 }
                 self.before = Some(self.more);
             }
-            (self.pass, self.more) = (pass.number, 0);
+            (self.pass, self.more) = (pass, 0);
             return false;
         }
         self.more += 1;
         let twice = |known: u64| 2 * known + 2;
-        let at_first = if pass.is_own {
-            AT_FIRST
-        } else {
-            AT_FIRST_IN_HOOKS
-        };
         let most = match self.most {
             Some(most) => twice(most),
-            None => at_first.max(self.before.map_or(0, twice)),
+            None => AT_FIRST.max(self.before.map_or(0, twice)),
         };
         self.more <= most
+    }
+
+    /// Whether the line has made a step after this pass.
+    pub(crate) fn is_after(&self, pass: u64) -> bool {
+        self.pass == pass
     }
 
     /// Another key turned out to be the same line.

@@ -666,10 +666,48 @@ fn optimizers_after_the_only_backward_pass() {
     let mut told = Told::new();
     told.stack(1);
     told.pass(7);
-    for _ in 0..500 {
+    for _ in 0..1500 {
         told.optimizer("SGD", 1);
     }
-    assert_eq!(told.levels().0, Some(500 - 64));
+    assert_eq!(told.levels().0, Some(1500 - 1024));
+}
+
+/// The pass of a step may be lost, and its optimizer's step may not be.
+#[test]
+fn a_lost_backward_pass_merges_no_steps() {
+    let mut told = Told::new();
+    told.stack(1);
+    for step in 1..=40 {
+        told.report(0x1000, 512, 512, StackRef::NotTaken);
+        if step % 2 == 0 {
+            // All that were lost until then.
+            told.lost = 3 * step;
+        } else {
+            told.pass(7);
+        }
+        told.report(0x1000, -512, 0, StackRef::NotTaken);
+        told.optimizer("SGD", 1);
+        assert_eq!(told.levels().0, Some(step));
+    }
+}
+
+/// Of some of the optimizers in hooks the stack could not be taken.
+#[test]
+fn optimizers_in_hooks_without_some_stacks() {
+    let mut told = Told::new();
+    told.stack(1);
+    for pass in 1..=20 {
+        told.pass(7);
+        for hook in 0..300 {
+            let stack = match hook % 100 {
+                50 => StackRef::NotTaken,
+                _ => StackRef::Id(1),
+            };
+            told.begins(8, "SGD", stack);
+            told.ends(8);
+        }
+        assert_eq!(told.levels().0, Some(pass));
+    }
 }
 
 /// Without stacks nothing tells which line a step is of.

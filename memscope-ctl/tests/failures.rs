@@ -31,7 +31,7 @@ fn help_has_headings() {
             .split_once("\nOptions of every command:\n")
             .unwrap();
         let (_, own) = own.split_once("\nOptions:\n").unwrap();
-        assert!(own.contains("\n      --pid <PID>"), "{name}: {own}");
+        assert!(own.contains("      --pid <PID>"), "{name}: {own}");
         for option in ["--socket", "--recording", "--timeout", "--fleet"] {
             let option = format!("      {option} <");
             assert!(

@@ -243,11 +243,13 @@ fn walk(place: &Path, command: &str) -> Result<(Duration, String)> {
     eprintln!("fresh: {} $ {command}", place.display());
     let began = Instant::now();
     let mut running = inside(place, &format!("cd {CLONE} && {command}"))?;
-    let mut child = running.stdout(Stdio::piped()).spawn()?;
+    let child = running.stdout(Stdio::piped()).spawn();
+    let mut child = child.context("unshare could not be started")?;
     let mut phases = String::new();
     for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
         let line = line?;
-        println!("{line}");
+        // Standard output is for the table.
+        eprintln!("{line}");
         if let Some(told) = line.strip_prefix("Took: ") {
             phases = told.trim_end_matches('.').to_owned();
         }

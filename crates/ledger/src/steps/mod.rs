@@ -250,8 +250,8 @@ impl Steps {
         ends.then_some(outlived)
     }
 
-    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`], [`Steps::begin`] or [`Steps::go_on`]. `ends` says that the ends of
-    /// `record_function`s are probed.
+    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`], [`Steps::begin`] or [`Steps::go_on`]. `ends` says that
+    /// the ends of `record_function`s are probed.
     pub(crate) fn mark(
         &mut self,
         mark: &Mark,

@@ -116,7 +116,7 @@ fn few_open_files_are_enough() {
     for number in 0..150 {
         nodes.healthy(&format!("node{number}"), one(1000 + number));
     }
-    let (answer, _) = nodes.ask(96, &["ps", "--json"]);
+    let (answer, _) = nodes.ask(96, &["--timeout", "60s", "ps", "--json"]);
     assert_eq!(answer.code, 0, "{}", answer.err);
     let document = answer.json();
     assert_eq!(document["unanswered"], 0);
@@ -136,7 +136,7 @@ fn a_slow_node_is_asked_a_second_time() {
         nodes.healthy(&format!("node{number}"), one(1000 + number));
     }
     nodes.slow_once("slow", one(7));
-    let (answer, _) = nodes.ask(1024, &["--timeout", "60s", "ps"]);
+    let answer = nodes.ask_patiently(&["ps"]);
     assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
     assert_has(&answer, " slow");
 }
@@ -146,7 +146,7 @@ fn nobody_answers() {
     let mut nodes = Nodes::new();
     nodes.absent("a");
     nodes.refusing("b");
-    let (answer, _) = nodes.ask(1024, &["status"]);
+    let answer = nodes.ask_patiently(&["status"]);
     assert_eq!(answer.code, 3, "{}{}", answer.out, answer.err);
     assert!(
         answer
@@ -165,7 +165,7 @@ fn every_command_has_one_table() {
     nodes.healthy("idle", FakeDaemon::default());
     nodes.absent("gone");
     let ask = |args: &[&str]| {
-        let (answer, _) = nodes.ask(1024, args);
+        let answer = nodes.ask_patiently(args);
         assert_eq!(answer.code, 7, "{args:?}: {}{}", answer.out, answer.err);
         assert_has(
             &answer,
@@ -212,7 +212,7 @@ fn every_command_has_one_table() {
         doctor.out
     );
     // Growth is found, and is more than that a node did not answer.
-    assert_eq!(nodes.ask(1024, &["leaks", "--exit-code"]).0.code, 10);
+    assert_eq!(nodes.ask_patiently(&["leaks", "--exit-code"]).code, 10);
     let json = ask_json(&nodes, &["stats", "--json"]);
     assert_eq!(json["unanswered"], 1);
     assert_eq!(json["nodes"][0]["answer"].as_array().unwrap().len(), 2);
@@ -222,7 +222,7 @@ fn every_command_has_one_table() {
 }
 
 fn ask_json(nodes: &Nodes, args: &[&str]) -> serde_json::Value {
-    let (answer, _) = nodes.ask(1024, args);
+    let answer = nodes.ask_patiently(args);
     answer.json()
 }
 
@@ -233,12 +233,12 @@ fn processes_of_which_nothing_is_told_are_named() {
     let inexact = fake::noted(8, 0, &["records_lost"]);
     nodes.healthy("left", FakeDaemon::with([well(7), inexact]));
     nodes.healthy("right", FakeDaemon::with([well(9)]));
-    assert_eq!(nodes.ask(1024, &["stats"]).0.code, 0);
-    let (answer, _) = nodes.ask(1024, &["--strict", "stats"]);
+    assert_eq!(nodes.ask_patiently(&["stats"]).code, 0);
+    let answer = nodes.ask_patiently(&["--strict", "stats"]);
     assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
     assert_has(&answer, "\n1 process was refused: the answer is not exact");
     assert_has(&answer, " 1 (left pid 8)\n");
-    let (answer, _) = nodes.ask(1024, &["--strict", "stats", "8"]);
+    let answer = nodes.ask_patiently(&["--strict", "stats", "8"]);
     assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
     assert!(answer.out.starts_with("1 process was refused"));
     let json = ask_json(&nodes, &["--strict", "stats", "--json"]);
@@ -255,13 +255,13 @@ fn processes_of_which_nothing_is_told_are_named() {
         &["stats", "77"],
         &["stacks", "77"],
     ] {
-        let (answer, _) = nodes.ask(1024, words);
+        let answer = nodes.ask_patiently(words);
         assert_eq!(answer.code, 4, "{words:?}: {}{}", answer.out, answer.err);
         assert_eq!(answer.out, "No node has the process 77.\n", "{words:?}");
     }
-    let (answer, _) = nodes.ask(1024, &["stats", "7,77,78"]);
+    let answer = nodes.ask_patiently(&["stats", "7,77,78"]);
     assert_eq!(answer.code, 2, "{}", answer.out);
-    let (answer, _) = nodes.ask(1024, &["stats", "--pid", "7,77,78"]);
+    let answer = nodes.ask_patiently(&["stats", "--pid", "7,77,78"]);
     assert_eq!(answer.code, 4, "{}{}", answer.out, answer.err);
     assert_has(&answer, "\nNo node has any of the processes 77, 78.\n");
     let json = ask_json(&nodes, &["stats", "--pid", "7,77,78", "--json"]);
@@ -273,19 +273,19 @@ fn more_processes_than_are_asked_of_a_node_are_counted() {
     let mut nodes = Nodes::new();
     let many = (0..260).map(|number| rank(number, 1 << 30));
     nodes.healthy("large", FakeDaemon::with(many.collect::<Vec<_>>()));
-    let (answer, _) = nodes.ask(1024, &["--timeout", "60s", "stats"]);
+    let answer = nodes.ask_patiently(&["stats"]);
     assert_eq!(answer.code, 7, "{}", answer.err);
     assert_has(
         &answer,
         "\n4 processes were not asked about, since of each node at most 256 are: large 4\n",
     );
-    let (answer, _) = nodes.ask(1024, &["--timeout", "60s", "ranks"]);
+    let answer = nodes.ask_patiently(&["ranks"]);
     assert_eq!(answer.code, 7, "{}", answer.err);
     assert_has(
         &answer,
         "\n4 ranks were not asked about, since of each node at most 256 are: large 4\n",
     );
-    let json = ask_json(&nodes, &["--timeout", "60s", "ranks", "--json"]);
+    let json = ask_json(&nodes, &["ranks", "--json"]);
     assert_eq!(json["not_asked"], 4);
 }
 
@@ -294,7 +294,7 @@ fn other_commands_say_which_can() {
     let mut nodes = Nodes::new();
     nodes.healthy("node", one(7));
     for command in [&["snapshot"][..], &["attach", "--pid", "1"], &["pool"]] {
-        let (answer, _) = nodes.ask(1024, command);
+        let answer = nodes.ask_patiently(command);
         assert_eq!(answer.code, 2);
         let can = "with --fleet these can: doctor, status, ps, stats, devices, ui, leaks, ranks, stacks, top, events";
         assert!(answer.err.contains(can), "{}", answer.err);
@@ -399,7 +399,7 @@ fn the_odd_rank_of_512_and_its_line() {
             FakeDaemon::with(ranks.collect::<Vec<_>>()),
         );
     }
-    let (answer, _) = nodes.ask(1024, &["ranks"]);
+    let answer = nodes.ask_patiently(&["ranks"]);
     assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
     assert_has(
         &answer,
@@ -416,7 +416,7 @@ fn the_odd_rank_of_512_and_its_line() {
     assert_eq!(job["missing"], serde_json::json!([]));
     assert_eq!(job["judgement"]["stands_out"], true);
     assert_eq!(job["judgement"]["odd"][0]["rank"], 317);
-    assert_eq!(nodes.ask(1024, &["ranks", "--exit-code"]).0.code, 10);
+    assert_eq!(nodes.ask_patiently(&["ranks", "--exit-code"]).code, 10);
     let folder = tempfile::tempdir().unwrap();
     for (name, words) in [
         // The line of the odd rank alone: nothing of it in the other.
@@ -425,7 +425,7 @@ fn the_odd_rank_of_512_and_its_line() {
     ] {
         let path = folder.path().join(name);
         let args = ["ranks", "--flamegraph", path.to_str().unwrap()];
-        let (answer, _) = nodes.ask(1024, &args);
+        let answer = nodes.ask_patiently(&args);
         assert_eq!(answer.code, 0, "{}", answer.err);
         assert!(
             answer.err.contains("rank 317 beside rank "),
@@ -490,7 +490,7 @@ fn of_two_ranks_with_one_number_the_odd_one_is_named() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.folded");
-    let (answer, _) = nodes.ask(1024, &["ranks", "--flamegraph", path.to_str().unwrap()]);
+    let answer = nodes.ask_patiently(&["ranks", "--flamegraph", path.to_str().unwrap()]);
     assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
     assert_has(
         &answer,
@@ -691,8 +691,8 @@ fn a_rank_of_which_nothing_is_told_is_named() {
     };
     let inexact = of(1, &["records_lost"]);
     nodes.healthy("left", FakeDaemon::with([of(0, &[]), inexact]));
-    assert_eq!(nodes.ask(1024, &["ranks"]).0.code, 0);
-    let (answer, _) = nodes.ask(1024, &["--strict", "ranks"]);
+    assert_eq!(nodes.ask_patiently(&["ranks"]).code, 0);
+    let answer = nodes.ask_patiently(&["--strict", "ranks"]);
     assert_eq!(answer.code, 11, "{}{}", answer.out, answer.err);
     // Of both some stacks are deeper than what was taken of them, and of one nothing at all is exact.
     assert_has(

@@ -216,11 +216,11 @@ fn the_other_tables() {
     assert!(ps.contains("  PID  TRACED  "), "{ps}");
     assert!(ps.contains(" 4242  exited  "), "{ps}");
     assert!(
-        ps.contains("  SINCE      KNOWN FROM") && ps.contains("  01-01 00:0"),
+        ps.contains("  TRACED      KNOWN FROM") && ps.contains("  01-01 00:0"),
         "{ps}"
     );
     assert!(
-        ps.contains("1.23 GiB  2.00 GiB  +1.00 MiB/step  3     python train.py"),
+        ps.contains("1.23 GiB  2.00 GiB  +1.00 MiB/step  GROWS 80 %  3     python train.py"),
         "{ps}"
     );
     assert_has(
@@ -317,6 +317,7 @@ fn answers_fit_the_terminal() {
         &["marks", "--pid", "99"],
         &["fluctuation", "--pid", "99"],
         &["watch", "--count", "1"],
+        &["devices"],
         &["doctor"],
     ] {
         let mut command = common::command(&server.socket(), words);

@@ -840,7 +840,7 @@ impl Serving {
             .map_err(|gone| RefusalOf::from(gone).0)
     }
 
-    /// Adds to each process since when its past is known, and how much its findings grow.
+    /// Adds to each process since when its past is known, how much its findings grow, and how it was judged.
     async fn add_to_list(&self, list: &mut v1::ListResponse) -> Result<(), Refusal> {
         let known_from = self.known_from().await?;
         let findings = self.keeper.hub().findings();
@@ -858,6 +858,16 @@ impl Serving {
             // A sum without one of its lines would be a wrong number.
             let per_step: Option<f64> = on_devices().map(|one| one.growth_bytes_per_step).sum();
             process.growth_bytes_per_step = per_step.filter(|_| on_devices().next().is_some());
+            if process.state() == v1::ProcessState::Attached {
+                // Growth that was reported stands for a moment after it has paused, and before a new daemon has judged for the first time.
+                let reported = of_it.iter().filter_map(|one| one.confidence);
+                let judged = match of_it.is_empty() {
+                    true => self.keeper.hub().verdict(ProcessHandle(process.handle)),
+                    false => Some((v1::ProcessVerdict::Growing, reported.max_by(f64::total_cmp))),
+                };
+                let (verdict, sure) = judged.unwrap_or((v1::ProcessVerdict::TooEarly, None));
+                (process.verdict, process.confidence) = (verdict.into(), sure);
+            }
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ words! {
     Level "LEVEL_",
     Stacks "STACKS_",
     ProcessState "PROCESS_STATE_",
+    ProcessVerdict "PROCESS_VERDICT_",
     Source "SOURCE_",
     Verdict "VERDICT_",
     BlockState "BLOCK_STATE_",

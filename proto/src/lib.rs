@@ -72,5 +72,34 @@ impl v1::StatsResponse {
     }
 }
 
+impl v1::LeaksResponse {
+    /// Whether nothing has been read yet that could grow: at level `read`, before the first reading.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        let said = |code: &str| self.coverage.iter().any(|note| note.code == code);
+        said("level_read") && said("totals_unknown")
+    }
+
+    /// The whole process in one word: lines that grow, else why that cannot be told, else that nothing does.
+    #[must_use]
+    pub fn process_verdict(&self) -> v1::ProcessVerdict {
+        match (self.growing_groups, &self.young) {
+            (0, _) if self.is_unread() => v1::ProcessVerdict::NothingRead,
+            (0, Some(_)) => v1::ProcessVerdict::TooEarly,
+            (0, None) => v1::ProcessVerdict::Steady,
+            _ => v1::ProcessVerdict::Growing,
+        }
+    }
+
+    /// The share of such growths that go on, the highest of the lines that grow; `None` where nothing grows.
+    #[must_use]
+    pub fn confidence(&self) -> Option<f64> {
+        let growing = self.lines.iter();
+        let growing = growing.filter(|line| line.verdict() == v1::Verdict::Growing);
+        let sure = growing.filter_map(|line| line.confidence);
+        sure.max_by(f64::total_cmp)
+    }
+}
+
 pub use answer::{AnswerError, answer_json};
 pub use json::Word;

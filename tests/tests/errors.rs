@@ -299,6 +299,17 @@ fn processes_of_others() {
         2,
         "root sees all"
     );
+    // Whom nobody may not look at is named, with the reason.
+    let examined = nobody(&["--json", "doctor"]).document();
+    let unreadable = examined["unreadable"].as_array().unwrap();
+    assert!(unreadable.contains(&json!(roots.pid())), "{examined:#}");
+    let examined = nobody(&["doctor"]);
+    for words in [
+        " could not be looked at (",
+        "reading the mappings of another user's process needs root",
+    ] {
+        assert!(examined.output.contains(words), "{examined}");
+    }
     // What all processes together make is root's to know.
     let status = nobody(&["--json", "status"]).json();
     assert_eq!(status["traced_processes"], 1, "{status:#}");

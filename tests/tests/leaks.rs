@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Calls, Daemon, Torch, Value, number};
+use memscope_tests::{Calls, Daemon, LONG, Torch, Value, number, until};
 
 const LEAKED: u64 = 1_500_000;
 
@@ -66,6 +66,59 @@ fn a_training_run_and_its_twin() {
     assert!(table.text().contains("growing"), "{table}");
     leaky.finish();
     twin.finish();
+}
+
+/// `ps` tells apart what grows, what does not, and of what that cannot be told yet.
+#[test]
+fn the_list_says_of_each_whether_it_grows() {
+    let daemon = Daemon::start();
+    let mut leaky = Torch::start(&[]);
+    let mut twin = Torch::start(&[]);
+    let mut young = Torch::start(&[]);
+    for torch in [&mut leaky, &mut twin, &mut young] {
+        torch.ask("train 5");
+        daemon.attach(torch.pid(), "trace");
+    }
+    leaky.tell(&format!("leak 130 {LEAKED} 10"));
+    twin.tell(&format!("leak 130 {LEAKED} 10 3"));
+    // So few steps are no growth yet, however often it is asked.
+    young.tell(&format!("leak 12 {LEAKED} 10"));
+    for torch in [&mut leaky, &mut twin, &mut young] {
+        torch.hear();
+    }
+    let listed = |pid| daemon.process(pid).expect("it is traced");
+    for (torch, verdict, word) in [
+        (&leaky, "growing", " GROWS "),
+        (&twin, "steady", " steady "),
+        (&young, "too_early", " too early "),
+    ] {
+        until(LONG, verdict, || {
+            (listed(torch.pid())["verdict"] == verdict).then_some(())
+        });
+        let table = daemon.ctl(&["ps"]);
+        let pid = format!(" {} ", torch.pid());
+        let row = table.text().lines().find(|line| line.contains(&pid));
+        assert!(row.expect("a row of it").contains(word), "{table}");
+    }
+    // The same as `leaks` says of each.
+    let answer = leaks(&daemon, leaky.pid(), 10);
+    let sure = &answer["lines"][0]["confidence"];
+    assert!(sure.is_number(), "{answer:#}");
+    // The last steps came after the daemon had looked, maybe: it looks again.
+    until(LONG, "as sure as `leaks`", || {
+        (&listed(leaky.pid())["confidence"] == sure).then_some(())
+    });
+    leaks(&daemon, twin.pid(), 0);
+    assert!(leaks(&daemon, young.pid(), 11)["young"].is_object());
+    let pid = twin.pid();
+    leaky.finish();
+    twin.finish();
+    young.finish();
+    until(LONG, "its end is noticed", || {
+        (listed(pid)["state"] == "exited").then_some(())
+    });
+    let ended = listed(pid);
+    assert!(ended["verdict"].is_null(), "{ended:#}");
 }
 
 #[test]

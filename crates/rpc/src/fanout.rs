@@ -1,10 +1,11 @@
-//! Passes events on to any number of readers. No reader can hold up the daemon.
+//! Passes events on to any number of readers, and keeps what was found of each process. No reader can hold up the daemon.
 
 mod reader;
 
 use crate::{EventFilter, EventItem, kinds};
 use memscope_ledger::event::{Body, Event, Finding, ProcessHandle};
-use std::collections::VecDeque;
+use memscope_proto::v1::ProcessVerdict;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +35,8 @@ struct Inner {
     findings: VecDeque<EventItem>,
     /// Number of those that had to go because there were too many.
     forgotten: u64,
+    /// How each traced process was judged last, and the confidence of what grows.
+    verdicts: HashMap<ProcessHandle, (ProcessVerdict, Option<f64>)>,
 }
 
 struct Reader {
@@ -131,6 +134,17 @@ impl EventHub {
         }
     }
 
+    /// Takes over how a traced process is judged now. It is forgotten when the process is no longer traced.
+    pub fn judged(&self, process: ProcessHandle, verdict: ProcessVerdict, sure: Option<f64>) {
+        self.lock().verdicts.insert(process, (verdict, sure));
+    }
+
+    /// How a process was judged last, and the confidence of what grows; `None` if it was not judged, or is no longer traced.
+    #[must_use]
+    pub fn verdict(&self, process: ProcessHandle) -> Option<(ProcessVerdict, Option<f64>)> {
+        self.lock().verdicts.get(&process).copied()
+    }
+
     /// Number of findings that stand and are not among [`EventHub::findings`], because there were too many.
     #[must_use]
     pub fn forgotten_findings(&self) -> u64 {
@@ -168,7 +182,10 @@ impl Inner {
                     self.forgotten += 1;
                 }
             }
-            body if ends(body) => self.findings.retain(|known| known.event.process != process),
+            body if ends(body) => {
+                self.findings.retain(|known| known.event.process != process);
+                self.verdicts.remove(&process);
+            }
             _ => {}
         }
     }
@@ -196,6 +213,20 @@ mod tests {
         caller: None,
         kinds: Vec::new(),
     };
+
+    #[test]
+    fn a_verdict_is_forgotten_with_the_trace() {
+        let hub = EventHub::new();
+        let event = item(7, 0, 1);
+        let process = event.event.process;
+        assert_eq!(hub.verdict(process), None);
+        hub.judged(process, ProcessVerdict::TooEarly, None);
+        hub.judged(process, ProcessVerdict::Growing, Some(0.9));
+        let growing = (ProcessVerdict::Growing, Some(0.9));
+        assert_eq!(hub.verdict(process), Some(growing));
+        hub.publish(&event);
+        assert_eq!(hub.verdict(process), None);
+    }
 
     #[test]
     fn a_slow_reader_is_told_what_it_missed() {

@@ -259,3 +259,47 @@ fn ways(daemon: &Result<v1::StatusResponse, Failure>) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preflight::Library;
+
+    /// Two interpreters are told apart by what they run, which rank they are and what they hold.
+    #[test]
+    fn processes_are_told_apart() {
+        let of = |pid, rank: Option<&str>, script: &str| DeviceProcess {
+            pid,
+            comm: "python".to_owned(),
+            cmdline: ["/opt/venv/bin/python3", script].map(str::to_owned).into(),
+            rank: rank.map(str::to_owned),
+            resident_bytes: Some(u64::from(pid) << 20),
+            uid: Some(0),
+            libraries: vec![Library {
+                name: "libcudart",
+                path: "/opt/venv/libcudart.so.12".to_owned(),
+                deleted: pid == 20,
+            }],
+            other_mounts: pid == 20,
+            other_root: false,
+        };
+        let text = processes(&[
+            of(10, Some("3"), "jobs/train.py"),
+            of(20, None, "jobs/serve.py"),
+        ]);
+        let rows: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "",
+                "PID RANK RESIDENT COMMAND DEVICE LIBRARIES NOTES",
+                "10 3 10.00 MiB python3 jobs/train.py libcudart",
+                "20 20.00 MiB python3 jobs/serve.py libcudart container, library replaced on disk",
+            ]
+        );
+        assert_eq!(processes(&[]), "");
+    }
+}

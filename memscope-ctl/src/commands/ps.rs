@@ -6,11 +6,10 @@ use crate::address::Address;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet, list};
 use crate::render::table::{Column, table};
-use crate::render::{command_line, growth, rank, whose};
+use crate::render::{command_line, growth, rank, verdict, whose};
 use crate::session::Session;
-use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
+use crate::units::{grouped, maybe_bytes, plain, short_moment};
 use memscope_proto::v1;
-use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 
 /// List the processes that are or were traced.
@@ -57,11 +56,7 @@ impl Run for Ps {
             return earlier::earlier(self.state_dir.as_deref(), session).await;
         }
         let answer = session.client().await?.list().await?;
-        // The times of a recording, and of a daemon behind a port, are of another clock, so they cannot be compared with ours.
-        let is_here = session.global.recording.is_none()
-            && matches!(session.global.address(), Address::Unix(_));
-        let now = is_here.then(boot_ns).flatten();
-        session.show(&answer, |answer| self.text(answer, now))
+        session.show(&answer, |answer| self.text(answer))
     }
 
     const FLEET: bool = true;
@@ -82,39 +77,27 @@ impl Run for Ps {
             let all: Vec<_> = of_node.collect();
             match all.is_empty() {
                 true => "No process is traced on any node.\n".to_owned(),
-                false => self.processes(all, None),
+                false => self.processes(all),
             }
         };
         fleet::show(&replies, session, text, super::each::whole)
     }
 }
 
-/// Now, in nanoseconds of boot time.
-pub(super) fn boot_ns() -> Option<u64> {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).ok()?;
-    let nanoseconds = u64::try_from(now.tv_nsec).ok()?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
-}
-
 /// Characters of a command line that are shown.
 const COMMAND: usize = 40;
 
 impl Ps {
-    fn text(&self, answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
+    fn text(&self, answer: &v1::ListResponse) -> String {
         if answer.processes.is_empty() {
             return "No process is traced.\nWhat earlier runs of the daemon recorded: sudo memscope-ctl ps --earlier\n".to_owned();
         }
         let all = answer.processes.iter().map(|one| (None, one));
-        self.processes(all.collect(), now_boot_ns)
+        self.processes(all.collect())
     }
 
     /// The processes as a table, without those that wait, and the number of these.
-    fn processes(
-        &self,
-        mut all: Vec<(Option<&str>, &v1::Process)>,
-        now_boot_ns: Option<u64>,
-    ) -> String {
+    fn processes(&self, mut all: Vec<(Option<&str>, &v1::Process)>) -> String {
         let before = all.len();
         let waits = |process: &v1::Process| {
             process.waits_for_device && process.state() == v1::ProcessState::Attached
@@ -122,7 +105,7 @@ impl Ps {
         all.retain(|(_, process)| self.waiting || !waits(process));
         let mut text = match all.is_empty() {
             true => String::new(),
-            false => processes(&all, now_boot_ns),
+            false => processes(&all),
         };
         text.push_str(&match before - all.len() {
             0 => String::new(),
@@ -137,7 +120,7 @@ impl Ps {
 }
 
 /// The processes as a table; with the name of its node before each, if it is of one.
-fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> String {
+fn processes(all: &[(Option<&str>, &v1::Process)]) -> String {
     // Columns that would be empty are left out.
     let has_node = all.iter().any(|(node, _)| node.is_some());
     let has_lost = all.iter().any(|(_, process)| process.lost_records > 0);
@@ -146,21 +129,18 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
         processes.any(|(_, process)| !told(process).is_empty())
     };
     let (has_rank, has_job) = (is_told(rank), is_told(whose));
-    let since = |process: &v1::Process| {
-        let until = process.ended_boot_ns.or(now_boot_ns)?;
-        Some(until.saturating_sub(process.attached_boot_ns))
-    };
-    // The clocks of other nodes are not ours. Where it is not known of those that run, the column is left out.
-    let has_since = !has_node && all.iter().all(|(_, process)| since(process).is_some());
+    let judged = |process: &v1::Process| verdict(process.verdict(), process.confidence);
+    // A recording and an older daemon do not say it.
+    let has_verdict = is_told(judged);
     let mut head = Vec::from_iter(has_node.then_some(Column::Left("NODE")));
     head.extend([Column::Right("PID"), Column::Left("TRACED")]);
-    head.extend(has_since.then_some(Column::Right("SINCE")));
     head.extend([
         Column::Right("KNOWN FROM"),
         Column::Right("ALLOCATED"),
         Column::Right("RESERVED"),
         Column::Right("GROWS BY"),
     ]);
+    head.extend(has_verdict.then_some(Column::Left("VERDICT")));
     head.extend(has_lost.then_some(Column::Right("LOST")));
     head.extend(has_rank.then_some(Column::Left("RANK")));
     head.extend(has_job.then_some(Column::Left("WHOSE")));
@@ -175,7 +155,6 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
                 state => state.to_string(),
             },
         ]);
-        row.extend(has_since.then(|| since(process).map_or_else(String::new, nanoseconds)));
         row.extend([
             process
                 .known_from_unix_ns
@@ -185,6 +164,7 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
             maybe_bytes(process.reserved_bytes),
             growth(process),
         ]);
+        row.extend(has_verdict.then(|| judged(process)));
         row.extend(has_lost.then(|| grouped(process.lost_records)));
         row.extend(has_rank.then(|| rank(process)));
         row.extend(has_job.then(|| whose(process)));
@@ -198,26 +178,34 @@ fn processes(all: &[(Option<&str>, &v1::Process)], now_boot_ns: Option<u64>) -> 
 mod tests {
     use super::*;
 
-    /// Without the clock of its machine it is not known since when a process that runs is traced.
     #[test]
-    fn a_column_that_running_processes_cannot_have_is_left_out() {
-        let of = |pid, state: v1::ProcessState, ended_boot_ns| v1::Process {
+    fn each_verdict_has_its_word() {
+        let of = |pid, verdict: v1::ProcessVerdict, confidence| v1::Process {
             facts: Some(v1::ProcessFacts {
                 pid,
                 ..v1::ProcessFacts::default()
             }),
-            state: state.into(),
-            ended_boot_ns,
+            state: v1::ProcessState::Attached.into(),
+            verdict: verdict.into(),
+            confidence,
             ..v1::Process::default()
         };
-        let runs = of(1, v1::ProcessState::Attached, None);
-        let ended = of(2, v1::ProcessState::Exited, Some(5_000_000_000));
-        let has = |all: &[&v1::Process], now| {
-            let all: Vec<_> = all.iter().map(|one| (None, *one)).collect();
-            processes(&all, now).contains("SINCE")
-        };
-        assert!(!has(&[&runs, &ended], None));
-        assert!(has(&[&runs, &ended], Some(9_000_000_000)));
-        assert!(has(&[&ended], None));
+        let all = [
+            of(1, v1::ProcessVerdict::Growing, Some(0.937)),
+            of(2, v1::ProcessVerdict::Growing, None),
+            of(3, v1::ProcessVerdict::TooEarly, None),
+            of(4, v1::ProcessVerdict::NothingRead, None),
+            of(5, v1::ProcessVerdict::Steady, None),
+            of(6, v1::ProcessVerdict::Unspecified, None),
+        ];
+        let rows: Vec<_> = all.iter().map(|one| (None, one)).collect();
+        let text = processes(&rows);
+        let said: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert!(said[0].contains("GROWS BY  VERDICT"), "{text}");
+        let words = ["GROWS 94 %", "GROWS", "too early", "nothing read", "steady"];
+        for (line, word) in said[1..].iter().zip(words) {
+            assert!(line.ends_with(word), "{text}");
+        }
+        assert!(!processes(&rows[5..]).contains("VERDICT"));
     }
 }

@@ -14,6 +14,8 @@ mod surroundings;
 
 pub(crate) use check::{Check, Role, Status};
 pub(crate) use machine::Machine;
+#[cfg(test)]
+pub(crate) use processes::Library;
 pub(crate) use processes::{DeviceProcess, Scan, scan};
 
 use serde::Serialize;

@@ -171,12 +171,12 @@ fn libraries(maps: &str) -> Vec<Library> {
 /// Largest number of unreadable processes that are listed by pid.
 const NAMED: usize = 5;
 
-fn unreadable(pids: &[u32]) -> String {
+fn unreadable(pids: &[u32], is_root: bool) -> String {
     let mut named: Vec<String> = pids.iter().take(NAMED).map(u32::to_string).collect();
     if pids.len() > NAMED {
         named.push("…".to_owned());
     }
-    let why = match rustix::process::geteuid().is_root() {
+    let why = match is_root {
         true => {
             "the kernel denies reading their mappings even to root, as a security module or another user namespace can"
         }
@@ -197,7 +197,8 @@ pub(super) fn check(scan: &Scan) -> Check {
         count => format!("{count} processes with device libraries"),
     };
     if !scan.unreadable.is_empty() {
-        found.push_str(&unreadable(&scan.unreadable));
+        let is_root = rustix::process::geteuid().is_root();
+        found.push_str(&unreadable(&scan.unreadable, is_root));
     }
     let means = if count == 0 {
         "there is nothing to attach yet; `attach --comm NAME` waits for it"
@@ -228,6 +229,29 @@ mod tests {
         let names: Vec<_> = found.iter().map(|l| (l.name, l.deleted)).collect();
         assert_eq!(names, [("libc10_cuda", true), ("libcudart", false)]);
         assert_eq!(found[1].path, "/opt/my env/libcudart.so.12");
+    }
+
+    #[test]
+    fn what_could_not_be_looked_at_has_a_reason() {
+        let few = unreadable(&[3, 4], false);
+        assert_eq!(
+            few,
+            "; 2 could not be looked at (3, 4): reading the mappings of another user's process needs root"
+        );
+        let many = unreadable(&[1, 2, 3, 4, 5, 6], true);
+        assert!(
+            many.starts_with("; 6 could not be looked at (1, 2, 3, 4, 5, …): the kernel denies"),
+            "{many}"
+        );
+        let scan = Scan {
+            unreadable: vec![7],
+            ..Scan::default()
+        };
+        let found = check(&scan).found;
+        assert!(
+            found.starts_with("no process uses a device library now; 1 could not be looked at (7)"),
+            "{found}"
+        );
     }
 
     #[test]

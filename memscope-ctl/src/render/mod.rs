@@ -234,6 +234,18 @@ pub(crate) fn growth(process: &v1::Process) -> String {
     }
 }
 
+/// Whether a process grows, in a few words, such as `GROWS 84 %`. Empty if that is not said.
+pub(crate) fn verdict(verdict: v1::ProcessVerdict, confidence: Option<f64>) -> String {
+    match (verdict, confidence) {
+        (v1::ProcessVerdict::Unspecified, _) => String::new(),
+        (v1::ProcessVerdict::Growing, Some(sure)) => format!("GROWS {:.0} %", sure * 100.0),
+        (v1::ProcessVerdict::Growing, None) => "GROWS".to_owned(),
+        (v1::ProcessVerdict::TooEarly, _) => "too early".to_owned(),
+        (v1::ProcessVerdict::NothingRead, _) => "nothing read".to_owned(),
+        (v1::ProcessVerdict::Steady, _) => "steady".to_owned(),
+    }
+}
+
 /// How exactly the totals of a device are known. If they are the driver's allocations, notes that limit those count,
 /// too.
 pub(crate) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {

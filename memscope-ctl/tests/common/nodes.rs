@@ -168,6 +168,13 @@ impl Nodes {
         });
     }
 
+    /// The same as [`Nodes::ask`], where the subject is not how long an answer may take: all nodes are threads of this process, which a
+    /// busy machine may keep waiting for longer than the patience that a fleet has by itself.
+    pub fn ask_patiently(&self, args: &[&str]) -> Answer {
+        self.ask(1024, &[&["--timeout", "60s"][..], args].concat())
+            .0
+    }
+
     /// Asks all nodes, with this many open files allowed. Also returns the most memory that the program took, in KiB.
     pub fn ask(&self, files: u32, args: &[&str]) -> (Answer, u64) {
         let list = self.folder.path().join("nodes.txt");

@@ -243,6 +243,8 @@ impl Keeper {
                 continue;
             };
             nothing &= report.lines.is_empty() && report.given_back.is_empty();
+            self.hub
+                .judged(process, report.process_verdict(), report.confidence());
             for finding in self
                 .findings
                 .news(process, &report.lines, &report.given_back)

@@ -129,6 +129,18 @@ pub fn provide(
     find: impl Fn() -> Result<Found, String>,
     install: impl Fn() -> Result<()>,
 ) -> Result<bool> {
+    provide_refreshing(name, why, mode, find, install, refresh)
+}
+
+/// The same, where `refresh` fetches the package lists.
+fn provide_refreshing(
+    name: &str,
+    why: &str,
+    mode: Mode,
+    find: impl Fn() -> Result<Found, String>,
+    install: impl Fn() -> Result<()>,
+    refresh: impl Fn() -> Result<()>,
+) -> Result<bool> {
     let say = |how: &str, found: &Found| {
         eprintln!(
             "{name}: {how}, {} ({})",
@@ -223,5 +235,44 @@ mod tests {
         };
         assert!(!provide("tool", "it helps", Mode::Check, find, install).unwrap());
         assert!(!installed.get());
+    }
+
+    /// What lists that are out of date install is asked for its version like anything else: lists are fetched once, then it is installed
+    /// again, and what is too old even then is an error that says so.
+    #[test]
+    fn what_is_installed_too_old_is_installed_again_from_fresh_lists() {
+        let provided = |newest: Version| {
+            let steps = std::cell::RefCell::new(Vec::new());
+            let (version, candidate) = (Cell::new(None), Cell::new(Version(1, 85)));
+            let find = || match version.get() {
+                None => Err("it is not there".to_owned()),
+                Some(Version(_, minor)) => {
+                    let (_folder, path) = script(&format!("echo tool 1.{minor}.0"));
+                    found(path, &["--version"], Version(1, 95))
+                }
+            };
+            let install = || {
+                steps.borrow_mut().push("install");
+                version.set(Some(candidate.get()));
+                Ok(())
+            };
+            let refresh = || {
+                steps.borrow_mut().push("refresh");
+                candidate.set(newest);
+                Ok(())
+            };
+            let done =
+                provide_refreshing("tool", "it helps", Mode::Install, find, install, refresh);
+            (done, steps.into_inner())
+        };
+        let order = ["install", "refresh", "install"];
+        let (done, steps) = provided(Version(1, 95));
+        assert!(done.unwrap());
+        assert_eq!(steps, order);
+        let (done, steps) = provided(Version(1, 90));
+        let why = done.unwrap_err().to_string();
+        assert!(why.starts_with("tool was installed, but: "), "{why}");
+        assert!(why.contains("too old: tool 1.85.0"), "{why}");
+        assert_eq!(steps, order);
     }
 }

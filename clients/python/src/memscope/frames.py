@@ -54,6 +54,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         growing_lines | uint64 | lines of the program that are known to keep more and more memory
         growth_bytes_per_s | double | what they grow by in a second
         growth_bytes_per_step | double | what they grow by in a step
+        verdict | string | growing, too_early, nothing_read or steady; null where it has ended
+        confidence | double | the share of such growths that go on
         container | string | name of its container
         pod | string | name of its pod
         namespace | string | namespace of that pod
@@ -425,6 +427,8 @@ def processes(answer: v1.ListResponse) -> Any:
                 _known(one, "growing_lines"),
                 _known(one, "growth_bytes_per_s"),
                 _known(one, "growth_bytes_per_step"),
+                word(v1.ProcessVerdict, one.verdict),
+                _known(one, "confidence"),
                 *(_known(whose, name) for name in ("container", "pod", "namespace", "job", "rank", "world_size")),
                 _known(one, "known_from_unix_ns"),
                 one.attached_boot_ns,

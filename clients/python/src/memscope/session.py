@@ -175,7 +175,7 @@ class Session:
         from . import frames, views
 
         table = frames.processes(self.daemon.list())
-        shown = ("pid", "comm", "state", "level", "allocated_bytes", "reserved_bytes", "growing_lines", "lost_records")
+        shown = ("pid", "comm", "state", "level", "allocated_bytes", "reserved_bytes", "verdict", "lost_records")
         return views.Frame("processes", table, shown=shown)
 
     def devices(self) -> Frame:

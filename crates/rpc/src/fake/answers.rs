@@ -100,6 +100,9 @@ fn listed(process: &FakeProcess) -> v1::Process {
         growing_lines: Some(process.groups.iter().filter(growing).count() as u64),
         ..process.process.clone().into()
     };
+    let judged = leaks(&v1::LeaksRequest::default(), process);
+    listed.verdict = judged.process_verdict().into();
+    listed.confidence = judged.confidence();
     if let Some(facts) = &mut listed.facts {
         let is_told = |name: &str| ["RANK", "LOCAL_RANK", "WORLD_SIZE"].contains(&name);
         facts.environment.retain(|one| is_told(&one.name));

@@ -129,5 +129,5 @@ impl Leaks {
 
 /// Whether nothing can be said about growth yet: it is too early, or nothing has been read.
 fn cannot_tell(answer: &v1::LeaksResponse) -> bool {
-    answer.young.is_some() || table::never_read(answer)
+    answer.young.is_some() || answer.is_unread()
 }

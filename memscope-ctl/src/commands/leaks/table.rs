@@ -291,9 +291,9 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
             processes += 1;
             omitted += answer.omitted_lines;
             growing += u64::from(answer.growing_groups > 0);
-            match (answer.growing_groups, &answer.young) {
-                (0, _) if never_read(answer) => unread += 1,
-                (0, Some(_)) => young += 1,
+            match answer.process_verdict() {
+                v1::ProcessVerdict::NothingRead => unread += 1,
+                v1::ProcessVerdict::TooEarly => young += 1,
                 _ => {}
             }
             let each = answer.lines.iter();
@@ -418,17 +418,11 @@ fn beside(group: &v1::LeakGroup) -> String {
     format!("; {}", parts.join(", "))
 }
 
-/// Whether there is nothing yet that could grow: at level `read`, before the first reading.
-pub(in crate::commands) fn never_read(answer: &v1::LeaksResponse) -> bool {
-    let said = |code: &str| answer.coverage.iter().any(|note| note.code == code);
-    said("level_read") && said("totals_unknown")
-}
-
 /// Sums up all groups in a sentence or two.
 pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
     let watched = nanoseconds(answer.watched_ns);
     let mut text = match (answer.growing_groups, &answer.young) {
-        (0, _) if never_read(answer) => {
+        (0, _) if answer.is_unread() => {
             return "Cannot tell: nothing has been read of this process yet.\n".to_owned();
         }
         (0, None) => format!("Nothing grows, watched for {watched}.\n"),
@@ -708,6 +702,34 @@ mod tests {
             cells(&line, false).swap_remove(2)
         };
         assert_eq!([of(v1::Source::Host), of(v1::Source::Pool)], ["host", "0"]);
+    }
+
+    /// A kept loss is one line, however many stacks of the library it came by.
+    #[test]
+    fn the_headline_names_the_line_its_stacks_and_its_kind() {
+        let kept = v1::LeakLine {
+            line: Some(v1::CodeLine {
+                name: "train_step".into(),
+                file: "/jobs/train.py".into(),
+                line: 18,
+            }),
+            stacks: 20,
+            growing_groups: 20,
+            growth_bytes_per_step: Some(2.48 * f64::from(1 << 20)),
+            looks_like_kept_graph: true,
+            ..grows(v1::Source::Pool, 1 << 30)
+        };
+        let told = headline(&answer(vec![kept.clone()]));
+        let of_line = "train.py:18 (train_step): +2.48 MiB a step; 20 call stacks grow together; looks like a kept autograd graph.\n";
+        assert!(told.contains(&format!("\n{of_line}")), "{told}");
+        let other = grows(v1::Source::Pool, 1);
+        let told = headline(&answer(vec![kept, other.clone()]));
+        assert!(told.contains(&format!("\nMost of it: {of_line}")), "{told}");
+        let told = headline(&answer(vec![other]));
+        assert!(
+            !told.contains("graph") && !told.contains("together"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What is asked of the processes of a node that are ranks of jobs.
 
 use crate::client::Rpc;
-use crate::commands::leaks::table::never_read;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{Asking, list, pid_of};
 use crate::render::frames::{Frame, why_missing};
@@ -348,20 +347,19 @@ impl Pace {
             lines.filter(|line| line.verdict() == v1::Verdict::Growing)
         };
         let is_none = growing().next().is_none();
-        if is_none && (leaks.young.is_some() || never_read(leaks)) {
+        if is_none && (leaks.young.is_some() || leaks.is_unread()) {
             return None;
         }
         // A line that stands beside others is a part of their growth, and has none of its own.
         let counted = || growing().filter(|line| !line.beside);
         let per_step: Option<f64> = counted().map(|line| line.growth_bytes_per_step).sum();
         let is_none = counted().next().is_none();
-        let sure = growing().filter_map(|line| line.confidence);
         Some(Pace {
             grows: leaks.growing_groups > 0,
             per_step: per_step.filter(|_| !is_none),
             // The sum of none is a negative zero.
             per_second: counted().fold(0.0, |sum, line| sum + line.growth_bytes_per_s),
-            confidence: sure.max_by(f64::total_cmp),
+            confidence: leaks.confidence(),
         })
     }
 

@@ -3,11 +3,11 @@
 use super::ask::{self, Question};
 use crate::address::Address;
 use crate::client::Client;
-use crate::commands::ps::boot_ns;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{Asking, Came, Fleet};
 use crate::session::Session;
 use memscope_proto::v1;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -262,6 +262,14 @@ fn name_of(uid: u32, users: &str) -> Option<&str> {
         let (name, _, id) = (fields.next()?, fields.next()?, fields.next()?);
         (id.parse() == Ok(uid)).then_some(name)
     })
+}
+
+/// Now, in nanoseconds of boot time.
+fn boot_ns() -> Option<u64> {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).ok()?;
+    let nanoseconds = u64::try_from(now.tv_nsec).ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
 #[cfg(test)]

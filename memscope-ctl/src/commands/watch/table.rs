@@ -238,6 +238,82 @@ fn cut(text: &str, most: usize, columns: usize) -> String {
 mod tests {
     use super::*;
 
+    fn look(pid: u32) -> Look {
+        let interval = |at: u64| v1::Interval {
+            max_allocated_bytes: at << 20,
+            ..v1::Interval::default()
+        };
+        Look {
+            stats: v1::StatsResponse {
+                pid,
+                as_of: 1,
+                devices: vec![v1::DeviceStats {
+                    device: Some(0),
+                    source: v1::Source::Pool.into(),
+                    allocated_bytes: Some(64 << 20),
+                    ..v1::DeviceStats::default()
+                }],
+                ..v1::StatsResponse::default()
+            },
+            listed: Some(v1::Process {
+                growing_lines: Some(1),
+                growth_bytes_per_step: Some(2_097_152.0),
+                ..v1::Process::default()
+            }),
+            course: v1::FluctuationResponse {
+                pid,
+                devices: vec![v1::DeviceFluctuation {
+                    device: Some(0),
+                    source: v1::Source::Pool.into(),
+                    overall: Some(v1::Interval::default()),
+                    intervals: (1..=60).map(interval).collect(),
+                    ..v1::DeviceFluctuation::default()
+                }],
+                ..v1::FluctuationResponse::default()
+            },
+            leaks: v1::LeaksResponse {
+                steps: Some(v1::StepSummary {
+                    median_ns: Some(250_000_000),
+                    ..v1::StepSummary::default()
+                }),
+                seconds_to_full: Some(150.0),
+                ..v1::LeaksResponse::default()
+            },
+        }
+    }
+
+    /// The courses take what the table leaves of the window, as far as that makes them readable, and never more.
+    #[test]
+    fn the_window_is_filled() {
+        let looks = [look(7), look(8)];
+        let lines_of = |lines| {
+            let window = Window {
+                columns: Some(100),
+                lines: Some(lines),
+            };
+            text(&looks, |_| None, window)
+        };
+        let told = lines_of(24);
+        for word in [
+            "STEPS/S",
+            "4.0",
+            "GROWS BY",
+            "+2.00 MiB/step",
+            "FULL IN",
+            "2 m 30 s",
+        ] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        let bars = |told: &str| told.lines().filter(|line| line.contains('█')).count();
+        for (window, each) in [(12, 1), (14, 2), (24, 7), (26, 8), (60, 8)] {
+            let told = lines_of(window);
+            assert_eq!(bars(&told), 2 * each, "in {window} lines:\n{told}");
+            assert!(told.lines().count() <= window, "{told}");
+            assert!(!told.contains("more lines"), "{told}");
+        }
+        assert!(lines_of(9).contains("more lines"));
+    }
+
     #[test]
     fn what_does_not_fit_is_counted() {
         assert_eq!(cut("a\nb\n", 3, 80), "a\nb\n");

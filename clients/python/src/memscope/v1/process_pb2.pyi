@@ -115,6 +115,38 @@ SOURCE_HOST: Source.ValueType  # 3
 """Page-locked memory of the host that the runtime gave."""
 Global___Source: _TypeAlias = Source  # noqa: Y015
 
+class _ProcessVerdict:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProcessVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProcessVerdict.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROCESS_VERDICT_UNSPECIFIED: _ProcessVerdict.ValueType  # 0
+    """Not said."""
+    PROCESS_VERDICT_GROWING: _ProcessVerdict.ValueType  # 1
+    """At least one line of the program grows, or a finding about one stands."""
+    PROCESS_VERDICT_TOO_EARLY: _ProcessVerdict.ValueType  # 2
+    """Nothing is known to grow, and something rises that was not watched for long enough, or the process was not judged yet."""
+    PROCESS_VERDICT_NOTHING_READ: _ProcessVerdict.ValueType  # 3
+    """At level `read`: its memory was not read yet."""
+    PROCESS_VERDICT_STEADY: _ProcessVerdict.ValueType  # 4
+    """It was judged, and nothing grows."""
+
+class ProcessVerdict(_ProcessVerdict, metaclass=_ProcessVerdictEnumTypeWrapper):
+    """Whether a process as a whole keeps more and more memory."""
+
+PROCESS_VERDICT_UNSPECIFIED: ProcessVerdict.ValueType  # 0
+"""Not said."""
+PROCESS_VERDICT_GROWING: ProcessVerdict.ValueType  # 1
+"""At least one line of the program grows, or a finding about one stands."""
+PROCESS_VERDICT_TOO_EARLY: ProcessVerdict.ValueType  # 2
+"""Nothing is known to grow, and something rises that was not watched for long enough, or the process was not judged yet."""
+PROCESS_VERDICT_NOTHING_READ: ProcessVerdict.ValueType  # 3
+"""At level `read`: its memory was not read yet."""
+PROCESS_VERDICT_STEADY: ProcessVerdict.ValueType  # 4
+"""It was judged, and nothing grows."""
+Global___ProcessVerdict: _TypeAlias = ProcessVerdict  # noqa: Y015
+
 @_typing.final
 class Hardware(_message.Message):
     """What a device is, whatever number a process has for it."""
@@ -524,6 +556,8 @@ class Process(_message.Message):
     GROWTH_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     WORKLOAD_FIELD_NUMBER: _builtins.int
     WAITS_FOR_DEVICE_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The daemon's number for this memory image, never reused within a journal."""
     state: Global___ProcessState.ValueType
@@ -550,6 +584,12 @@ class Process(_message.Message):
     """In lists: what those that take memory of a device grow by in a second, bytes. Page-locked memory of the host is left out. Absent elsewhere."""
     waits_for_device: _builtins.bool
     """It is traced from its start on, and has loaded no library of a device so far."""
+    verdict: Global___ProcessVerdict.ValueType
+    """In lists: whether it grows, as the daemon last judged; it judges each traced process at most every two seconds. Unspecified elsewhere,
+    and of processes that are no longer traced.
+    """
+    confidence: _builtins.float
+    """In lists: the share of such growths that go on, the highest of its lines; absent where nothing grows."""
     @_builtins.property
     def facts(self) -> Global___ProcessFacts:
         """What was read about it when it was attached."""
@@ -576,13 +616,17 @@ class Process(_message.Message):
         growth_bytes_per_s: _builtins.float | None = ...,
         workload: Global___Workload | None = ...,
         waits_for_device: _builtins.bool = ...,
+        verdict: Global___ProcessVerdict.ValueType = ...,
+        confidence: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_confidence", b"_confidence", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "confidence", b"confidence", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_confidence", b"_confidence", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "confidence", b"confidence", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "verdict", b"verdict", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
+    _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
     _WhichOneofReturnType__ended_boot_ns: _TypeAlias = _typing.Literal["ended_boot_ns"]  # noqa: Y015
     _WhichOneofArgType__ended_boot_ns: _TypeAlias = _typing.Literal["_ended_boot_ns", b"_ended_boot_ns"]  # noqa: Y015
     _WhichOneofReturnType__growing_lines: _TypeAlias = _typing.Literal["growing_lines"]  # noqa: Y015
@@ -597,6 +641,8 @@ class Process(_message.Message):
     _WhichOneofArgType__reserved_bytes: _TypeAlias = _typing.Literal["_reserved_bytes", b"_reserved_bytes"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allocated_bytes) -> _WhichOneofReturnType__allocated_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ended_boot_ns) -> _WhichOneofReturnType__ended_boot_ns | None: ...
     @_typing.overload

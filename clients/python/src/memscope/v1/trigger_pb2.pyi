@@ -278,7 +278,7 @@ class KeptSnapshot(_message.Message):
     device: _builtins.int
     """Ordinal of the device on which it happened, within the process."""
     format: _builtins.str
-    """Format of the file: `memory-viz`, `json`, `perfetto` or `html`."""
+    """Format of the file: `memory-viz`, `json`, `memory-viz-json`, `perfetto` or `html`."""
     bytes: _builtins.int
     """Size of the file in bytes."""
     path: _builtins.str

@@ -1,7 +1,6 @@
 //! The view of all processes.
 
 use super::{limits, size, size_known};
-use crate::commands::leaks::table::never_read;
 use crate::commands::top::page::{Cell, Chart, Opens, Page, Row, Tone, course, number, text};
 use crate::render::{
     command_line, device_of_kind, growth, peaks_of, rank, totals_from, totals_of, whose,
@@ -145,19 +144,15 @@ fn verdict(one: &Known<'_>) -> Cell {
     let Some(verdict) = one.verdict else {
         return Cell::default();
     };
-    let sure = verdict.lines.first().and_then(|line| line.confidence);
-    match (verdict.growing_groups, &verdict.young) {
-        (0, _) if never_read(verdict) => Cell::number("nothing read", Some(1.0)).toned(Tone::Quiet),
-        (0, Some(_)) => Cell::number("too early", Some(2.0)).toned(Tone::Quiet),
-        (0, None) => Cell::number("steady", Some(1.5)).toned(Tone::Quiet),
-        (_, _) => {
-            let words = match sure {
-                Some(sure) => format!("GROWS {:.0} %", sure * 100.0),
-                None => "GROWS".to_owned(),
-            };
-            Cell::number(words, Some(3.0 + sure.unwrap_or(0.0))).toned(Tone::Loud)
-        }
-    }
+    let (judged, sure) = (verdict.process_verdict(), verdict.confidence());
+    // What needs a look comes first.
+    let (order, tone) = match judged {
+        v1::ProcessVerdict::Growing => (3.0 + sure.unwrap_or(0.0), Tone::Loud),
+        v1::ProcessVerdict::TooEarly => (2.0, Tone::Quiet),
+        v1::ProcessVerdict::Steady => (1.5, Tone::Quiet),
+        v1::ProcessVerdict::NothingRead | v1::ProcessVerdict::Unspecified => (1.0, Tone::Quiet),
+    };
+    Cell::number(crate::render::verdict(judged, sure), Some(order)).toned(tone)
 }
 
 /// The highest level of each interval of a device's course.

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use memscope_ledger::event::Level;
 use memscope_proto::v1::AttachResponse;
 use memscope_rpc::Refusal;
 use tokio::sync::oneshot;
@@ -50,15 +51,38 @@ impl Tracer {
         }
     }
 
+    /// Says that a question is answered without the reading that it waited for. At other levels events go on, and tell what there is.
+    fn note_late_reading(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        if traced.level != Level::Read {
+            return;
+        }
+        let shown = match traced.baseline {
+            Some(_) => "an earlier one is shown",
+            None => "nothing is shown",
+        };
+        let text = format!(
+            "the last reading has not ended within the {} s that a question waits for it, so that {shown}",
+            QUESTION.as_secs()
+        );
+        self.note(pid, "reading_failed", &text);
+    }
+
     /// Answers all requests whose readings have ended or whose time is up.
     pub(super) fn answer_waiting(&mut self) {
         let now = Instant::now();
         for waiting in std::mem::take(&mut self.refreshing) {
-            if self.is_reading(waiting.pid) && now < waiting.deadline {
+            let is_reading = self.is_reading(waiting.pid);
+            if is_reading && now < waiting.deadline {
                 self.refreshing.push(waiting);
-            } else {
-                let _ = waiting.reply.send(());
+                continue;
             }
+            if is_reading {
+                self.note_late_reading(waiting.pid);
+            }
+            let _ = waiting.reply.send(());
         }
         for mut waiting in std::mem::take(&mut self.attaching) {
             let mut processes = waiting.outcome.processes.iter();

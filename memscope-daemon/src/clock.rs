@@ -16,6 +16,11 @@ pub fn boot_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
+/// Processor time that this thread has had so far.
+pub fn of_this_thread() -> Duration {
+    Duration::from_nanos(nanoseconds(ClockId::ThreadCPUTime))
+}
+
 /// Processor time that all threads of a process have had so far, to the nanosecond; `None` if there is no such process.
 pub fn processor_time_of(pid: u32) -> Option<Duration> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;

@@ -184,6 +184,13 @@ impl Serving {
             return Ok(*ended_ns);
         }
         let what = match (ends.first(), ends.last()) {
+            (_, Some((last, _))) if number > *last => {
+                return Err(Refusal::Invalid {
+                    what: format!("step {number} has not ended: the last one that has is {last}"),
+                    hint: "`memscope-ctl steps` shows which there are; `memscope-ctl trigger add 'step = N'` takes a snapshot when step N ends"
+                        .to_owned(),
+                });
+            }
             (Some((first, _)), Some((last, _))) => {
                 format!("is no step from {first} to {last}, which are kept")
             }
@@ -844,6 +851,7 @@ impl Serving {
     async fn add_to_list(&self, list: &mut v1::ListResponse) -> Result<(), Refusal> {
         let known_from = self.known_from().await?;
         let findings = self.keeper.hub().findings();
+        let (judged_ns, now) = (self.keeper.hub().judged_boot_ns(), clock::boot_ns());
         for process in &mut list.processes {
             let known = known_from.iter().find(|(of, _)| of.0 == process.handle);
             process.known_from_unix_ns = known.map(|(_, from)| *from);
@@ -858,13 +866,15 @@ impl Serving {
             // A sum without one of its lines would be a wrong number.
             let per_step: Option<f64> = on_devices().map(|one| one.growth_bytes_per_step).sum();
             process.growth_bytes_per_step = per_step.filter(|_| on_devices().next().is_some());
-            if process.state() == v1::ProcessState::Attached {
+            // What a recording has is as it was left, and nobody judges it.
+            if self.tracer.is_some() && process.state() == v1::ProcessState::Attached {
                 // Growth that was reported stands for a moment after it has paused, and before a new daemon has judged for the first time.
                 let reported = of_it.iter().filter_map(|one| one.confidence);
                 let judged = match of_it.is_empty() {
                     true => self.keeper.hub().verdict(ProcessHandle(process.handle)),
                     false => Some((v1::ProcessVerdict::Growing, reported.max_by(f64::total_cmp))),
                 };
+                process.judged_ago_ns = judged.and(judged_ns).map(|ns| now.saturating_sub(ns));
                 let (verdict, sure) = judged.unwrap_or((v1::ProcessVerdict::TooEarly, None));
                 (process.verdict, process.confidence) = (verdict.into(), sure);
             }

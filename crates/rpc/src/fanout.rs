@@ -37,6 +37,8 @@ struct Inner {
     forgotten: u64,
     /// How each traced process was judged last, and the confidence of what grows.
     verdicts: HashMap<ProcessHandle, (ProcessVerdict, Option<f64>)>,
+    /// The moment of which that is, nanoseconds of boot time.
+    judged_boot_ns: Option<u64>,
 }
 
 struct Reader {
@@ -137,6 +139,17 @@ impl EventHub {
     /// Takes over how a traced process is judged now. It is forgotten when the process is no longer traced.
     pub fn judged(&self, process: ProcessHandle, verdict: ProcessVerdict, sure: Option<f64>) {
         self.lock().verdicts.insert(process, (verdict, sure));
+    }
+
+    /// Takes over of which moment all verdicts and findings are, in nanoseconds of boot time.
+    pub fn judged_at(&self, boot_ns: u64) {
+        self.lock().judged_boot_ns = Some(boot_ns);
+    }
+
+    /// The moment of which all verdicts and findings are, in nanoseconds of boot time; `None` where nothing was judged yet.
+    #[must_use]
+    pub fn judged_boot_ns(&self) -> Option<u64> {
+        self.lock().judged_boot_ns
     }
 
     /// How a process was judged last, and the confidence of what grows; `None` if it was not judged, or is no longer traced.

@@ -14,8 +14,9 @@ use super::watching::{Key, Said};
 
 /// Shortest time between two checks, in nanoseconds.
 const PAUSE_NS: u64 = 2_000_000_000;
-/// Checks may take one part in this many of the keeper's time.
-const SHARE: u64 = 100;
+/// Checks may take one part in this many of the keeper's processor time. Time for which it waits for a processor does not count: on a busy
+/// machine a check would be followed by minutes without one, in which what was found stands although it has long ended.
+const SHARE: u32 = 20;
 /// Number of checks without growth after which a finding is withdrawn.
 const PATIENCE: u32 = 3;
 /// Most findings of a process at a time.
@@ -215,9 +216,11 @@ impl Keeper {
         if now < self.findings.next_ns || self.watched.is_empty() {
             return;
         }
+        let began = crate::clock::of_this_thread();
         let next = self.decoder.next_sequence();
         if self.findings.nothing_before == Some(next) {
             self.findings.next_ns = now + PAUSE_NS;
+            self.hub.judged_at(now);
             return;
         }
         let mut nothing = true;
@@ -282,8 +285,10 @@ impl Keeper {
         // What was found is an event itself, and looked at again.
         self.findings.nothing_before = nothing.then_some(next);
         self.save_watching();
-        let took = crate::clock::boot_ns().saturating_sub(now);
-        self.findings.next_ns = now + PAUSE_NS.max(took.saturating_mul(SHARE));
+        self.hub.judged_at(now);
+        let took = crate::clock::of_this_thread().saturating_sub(began);
+        let pause = u64::try_from((took * SHARE).as_nanos()).unwrap_or(u64::MAX);
+        self.findings.next_ns = crate::clock::boot_ns().saturating_add(PAUSE_NS.max(pause));
     }
 }
 

@@ -150,7 +150,7 @@ impl Tracer {
         if self.ruling.is_empty() || began < self.ruling.next_search {
             return;
         }
-        let from = processor_time();
+        let from = crate::clock::of_this_thread();
         let found = self.ruling.others.look(began);
         let again = began >= self.ruling.judge_again;
         if again {
@@ -182,7 +182,7 @@ impl Tracer {
             self.pulse.beat();
             self.started(pid);
         }
-        let took = processor_time().saturating_sub(from);
+        let took = crate::clock::of_this_thread().saturating_sub(from);
         self.ruling.next_search = Instant::now() + SEARCH.max(took * PAUSE);
     }
 
@@ -226,12 +226,4 @@ impl Tracer {
             }
         }
     }
-}
-
-/// Time that this thread has had a processor.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
-    Duration::new(seconds, nanoseconds)
 }

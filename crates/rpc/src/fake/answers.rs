@@ -103,6 +103,7 @@ fn listed(process: &FakeProcess) -> v1::Process {
     let judged = leaks(&v1::LeaksRequest::default(), process);
     listed.verdict = judged.process_verdict().into();
     listed.confidence = judged.confidence();
+    listed.judged_ago_ns = Some(1_000_000_000);
     if let Some(facts) = &mut listed.facts {
         let is_told = |name: &str| ["RANK", "LOCAL_RANK", "WORLD_SIZE"].contains(&name);
         facts.environment.retain(|one| is_told(&one.name));

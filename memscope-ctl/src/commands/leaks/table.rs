@@ -425,7 +425,21 @@ pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
         (0, _) if answer.is_unread() => {
             return "Cannot tell: nothing has been read of this process yet.\n".to_owned();
         }
-        (0, None) => format!("Nothing grows, watched for {watched}.\n"),
+        (0, None) => match undecided(answer) {
+            0 => format!("Nothing grows, watched for {watched}.\n"),
+            count => {
+                let least = if answer.omitted_lines > 0 {
+                    "at least "
+                } else {
+                    ""
+                };
+                let lines = if count == 1 { "line" } else { "lines" };
+                format!(
+                    "Nothing is known to grow, watched for {watched}; of {least}{} {lines} it cannot be told.\n",
+                    grouped(count)
+                )
+            }
+        },
         (0, Some(young)) => return format!("Too early to tell: {}.\n", rising(young, &watched)),
         (_, _) => growing(answer, &watched),
     };
@@ -436,6 +450,13 @@ pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
         ));
     }
     text
+}
+
+/// The lines of which nobody can tell whether they grow.
+fn undecided(answer: &v1::LeaksResponse) -> u64 {
+    let lines = answer.lines.iter();
+    let undecided = lines.filter(|line| line.verdict() == v1::Verdict::Undecided);
+    undecided.count() as u64
 }
 
 /// Says how many lines grow, by how much, and which grows most.
@@ -729,6 +750,32 @@ mod tests {
         assert!(
             !told.contains("graph") && !told.contains("together"),
             "{told}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_told_of_a_line_is_not_told_of_all() {
+        let line = |verdict: v1::Verdict| v1::LeakLine {
+            verdict: verdict.into(),
+            ..v1::LeakLine::default()
+        };
+        let told = |lines| {
+            headline(&v1::LeaksResponse {
+                lines,
+                ..v1::LeaksResponse::default()
+            })
+        };
+        let (steady, undecided) = (line(v1::Verdict::Steady), line(v1::Verdict::Undecided));
+        let nothing = "Nothing grows, watched for 0 µs.\n";
+        assert_eq!(told(vec![]), nothing);
+        assert_eq!(told(vec![steady.clone()]), nothing);
+        assert_eq!(
+            told(vec![undecided.clone(), steady]),
+            "Nothing is known to grow, watched for 0 µs; of 1 line it cannot be told.\n"
+        );
+        assert_eq!(
+            told(vec![undecided; 2]),
+            "Nothing is known to grow, watched for 0 µs; of 2 lines it cannot be told.\n"
         );
     }
 

@@ -558,6 +558,7 @@ class Process(_message.Message):
     WAITS_FOR_DEVICE_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
+    JUDGED_AGO_NS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The daemon's number for this memory image, never reused within a journal."""
     state: Global___ProcessState.ValueType
@@ -585,11 +586,15 @@ class Process(_message.Message):
     waits_for_device: _builtins.bool
     """It is traced from its start on, and has loaded no library of a device so far."""
     verdict: Global___ProcessVerdict.ValueType
-    """In lists: whether it grows, as the daemon last judged; it judges each traced process at most every two seconds. Unspecified elsewhere,
+    """In lists: whether it grows, as the daemon last judged; it judges every two seconds, or less often where that takes long. Unspecified elsewhere,
     and of processes that are no longer traced.
     """
     confidence: _builtins.float
     """In lists: the share of such growths that go on, the highest of its lines; absent where nothing grows."""
+    judged_ago_ns: _builtins.int
+    """In lists: how long before this answer the daemon judged, nanoseconds: `verdict`, `confidence`, and the growth are of that moment. Absent
+    where it has not judged the process.
+    """
     @_builtins.property
     def facts(self) -> Global___ProcessFacts:
         """What was read about it when it was attached."""
@@ -618,10 +623,11 @@ class Process(_message.Message):
         waits_for_device: _builtins.bool = ...,
         verdict: Global___ProcessVerdict.ValueType = ...,
         confidence: _builtins.float | None = ...,
+        judged_ago_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_confidence", b"_confidence", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "confidence", b"confidence", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_confidence", b"_confidence", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_judged_ago_ns", b"_judged_ago_ns", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "confidence", b"confidence", "ended_boot_ns", b"ended_boot_ns", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "judged_ago_ns", b"judged_ago_ns", "known_from_unix_ns", b"known_from_unix_ns", "reserved_bytes", b"reserved_bytes", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_confidence", b"_confidence", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "confidence", b"confidence", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "verdict", b"verdict", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_confidence", b"_confidence", "_ended_boot_ns", b"_ended_boot_ns", "_growing_lines", b"_growing_lines", "_growth_bytes_per_s", b"_growth_bytes_per_s", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_judged_ago_ns", b"_judged_ago_ns", "_known_from_unix_ns", b"_known_from_unix_ns", "_reserved_bytes", b"_reserved_bytes", "allocated_bytes", b"allocated_bytes", "attached_boot_ns", b"attached_boot_ns", "confidence", b"confidence", "ended_boot_ns", b"ended_boot_ns", "events", b"events", "facts", b"facts", "growing_lines", b"growing_lines", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "handle", b"handle", "judged_ago_ns", b"judged_ago_ns", "known_from_unix_ns", b"known_from_unix_ns", "lost_records", b"lost_records", "reserved_bytes", b"reserved_bytes", "state", b"state", "verdict", b"verdict", "waits_for_device", b"waits_for_device", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
@@ -635,6 +641,8 @@ class Process(_message.Message):
     _WhichOneofArgType__growth_bytes_per_s: _TypeAlias = _typing.Literal["_growth_bytes_per_s", b"_growth_bytes_per_s"]  # noqa: Y015
     _WhichOneofReturnType__growth_bytes_per_step: _TypeAlias = _typing.Literal["growth_bytes_per_step"]  # noqa: Y015
     _WhichOneofArgType__growth_bytes_per_step: _TypeAlias = _typing.Literal["_growth_bytes_per_step", b"_growth_bytes_per_step"]  # noqa: Y015
+    _WhichOneofReturnType__judged_ago_ns: _TypeAlias = _typing.Literal["judged_ago_ns"]  # noqa: Y015
+    _WhichOneofArgType__judged_ago_ns: _TypeAlias = _typing.Literal["_judged_ago_ns", b"_judged_ago_ns"]  # noqa: Y015
     _WhichOneofReturnType__known_from_unix_ns: _TypeAlias = _typing.Literal["known_from_unix_ns"]  # noqa: Y015
     _WhichOneofArgType__known_from_unix_ns: _TypeAlias = _typing.Literal["_known_from_unix_ns", b"_known_from_unix_ns"]  # noqa: Y015
     _WhichOneofReturnType__reserved_bytes: _TypeAlias = _typing.Literal["reserved_bytes"]  # noqa: Y015
@@ -651,6 +659,8 @@ class Process(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_s) -> _WhichOneofReturnType__growth_bytes_per_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_step) -> _WhichOneofReturnType__growth_bytes_per_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__judged_ago_ns) -> _WhichOneofReturnType__judged_ago_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__known_from_unix_ns) -> _WhichOneofReturnType__known_from_unix_ns | None: ...
     @_typing.overload

@@ -69,7 +69,7 @@ fn earlier_moments_are_as_they_were() {
     ask(&daemon, "1990-01-01T00:00:00Z").refused(2, &["attached"]);
     for (words, said) in [
         ("step 3", "step:NUMBER"),
-        ("step:7", "no step"),
+        ("step:7", "step 7 has not ended: the last one that has is 4"),
         ("yesterday", "event:NUMBER"),
     ] {
         let refused = ask(&daemon, words);

@@ -56,7 +56,12 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        if traced.level != Level::Read {
+        // Where the one before has failed, its reason is said already, and that an earlier one is shown.
+        let is_told = traced
+            .notes
+            .get("reading_failed")
+            .is_some_and(|said| !said.is_empty());
+        if traced.level != Level::Read || is_told {
             return;
         }
         let shown = match traced.baseline {

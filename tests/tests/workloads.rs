@@ -432,7 +432,7 @@ impl Drop for Podman {
             command.args(["rm", "--force", "--time", "0", "--ignore", name]);
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
-        // podman mounts its storage on itself, and on a busy machine its own cleanup of an ended container does so once more.
+        // podman mounts its storage on itself. After a run on a busy machine that mount was still there once; why is not known.
         let storage = self.storage.join("root/overlay");
         let storage = std::ffi::CString::new(storage.into_os_string().into_encoded_bytes());
         if let Ok(storage) = storage {

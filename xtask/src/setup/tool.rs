@@ -165,10 +165,7 @@ fn provide_refreshing(
         eprintln!("{name}: {missing}; trying again with fresh package lists");
         refresh()?;
         install().with_context(|| format!("cannot install: {name}"))?;
-        let Ok(found) = find() else {
-            bail!("{name} was installed, but: {missing}");
-        };
-        Ok(found)
+        find().or_else(|missing| bail!("{name} was installed, but: {missing}"))
     })?;
     say("installed", &found);
     Ok(true)
@@ -272,7 +269,7 @@ mod tests {
         let (done, steps) = provided(Version(1, 90));
         let why = done.unwrap_err().to_string();
         assert!(why.starts_with("tool was installed, but: "), "{why}");
-        assert!(why.contains("too old: tool 1.85.0"), "{why}");
+        assert!(why.contains("too old: tool 1.90.0"), "{why}");
         assert_eq!(steps, order);
     }
 }

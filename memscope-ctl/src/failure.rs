@@ -251,8 +251,8 @@ impl Failure {
                  again)"
             }
             Failure::Timeout { .. } => {
-                "wait longer with --timeout SECONDS; if it never answers, look at its log \
-                 (journalctl -u memscoped) and restart it"
+                "wait longer with --timeout SECONDS: what is asked of an earlier moment is read from the \
+                 journal, which takes long. If status does not answer either, see its log: journalctl -u memscoped"
             }
             Failure::NoEvent { .. } => {
                 "wait longer with --timeout SECONDS, or for ever without it; --kind and --pid leave out others"

@@ -25,16 +25,49 @@ mod tls;
 mod ui;
 mod units;
 
-use clap::{CommandFactory as _, Parser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser as _};
 use failure::Failure;
 use memscope_pages::Section;
 use std::process::ExitCode;
+
+/// Names the commands that have an option which the one that was given does not have. Clap would advise to pass it as a value.
+fn belongs_elsewhere(error: &mut clap::Error) {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else {
+        return;
+    };
+    let Some(name) = given.strip_prefix("--") else {
+        return;
+    };
+    if error.kind() != ErrorKind::UnknownArgument {
+        return;
+    }
+    let name = name.split('=').next().unwrap_or(name);
+    let command = commands::Args::command();
+    let has = |of: &&clap::Command| of.get_arguments().any(|arg| arg.get_long() == Some(name));
+    let theirs: Vec<&str> = command
+        .get_subcommands()
+        .filter(has)
+        .map(clap::Command::get_name)
+        .collect();
+    let tip = format!("these commands have --{name}: {}", theirs.join(", "));
+    error.remove(ContextKind::Suggested);
+    if !theirs.is_empty() {
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+}
 
 fn main() -> ExitCode {
     if let Some(ended) = memscope_pages::asked(commands::Args::command, Section::Commands) {
         return ended;
     }
-    let args = commands::Args::parse();
+    let args = commands::Args::try_parse().unwrap_or_else(|mut error| {
+        belongs_elsewhere(&mut error);
+        error.exit()
+    });
     let json = args.global.json;
     let mut builder = if args.is_stream() {
         let mut builder = tokio::runtime::Builder::new_multi_thread();

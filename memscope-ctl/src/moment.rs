@@ -1,5 +1,6 @@
 //! Moments as users write them: ages, times, events, steps, marks, the peak.
 
+use crate::failure::Failure;
 use memscope_proto::v1::{self, moment::Moment as Wire};
 
 /// Parses `now`, `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, `mark:NAME`, `peak`, or `peak:DEVICE`. The
@@ -51,12 +52,52 @@ pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     })
 }
 
+/// Refuses two moments of which the first lies after the second, where that is seen without a daemon: the answer would take long to say so.
+pub(crate) fn in_order(from: Option<&v1::Moment>, to: Option<&v1::Moment>) -> Result<(), Failure> {
+    let wire = |moment: Option<&v1::Moment>| moment.and_then(|moment| moment.moment.clone());
+    let is_reversed = match (wire(from), wire(to)) {
+        (Some(Wire::AgoNs(from)), Some(Wire::AgoNs(to))) => from < to,
+        (Some(Wire::UnixNs(from)), Some(Wire::UnixNs(to)))
+        | (Some(Wire::Event(from)), Some(Wire::Event(to)))
+        | (Some(Wire::Step(from)), Some(Wire::Step(to))) => from > to,
+        _ => false,
+    };
+    if !is_reversed {
+        return Ok(());
+    }
+    Err(Failure::Usage {
+        what: "the first moment lies after the second".into(),
+        hint: "exchange them: --from is the earlier one".into(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn wire(text: &str) -> Option<Wire> {
         parse(text).ok().and_then(|m| m.moment)
+    }
+
+    #[test]
+    fn what_is_reversed_is_refused_before_it_is_asked() {
+        let refused = |from: &str, to: &str| {
+            in_order(parse(from).ok().as_ref(), parse(to).ok().as_ref()).is_err()
+        };
+        let reversed = [
+            ("step:9", "step:3"),
+            ("event:2", "event:1"),
+            ("-1m", "-2m"),
+            ("now", "-1s"),
+            ("1970-01-01T00:00:03Z", "2000000000"),
+        ];
+        for (from, to) in reversed {
+            assert!(refused(from, to), "{from} {to}");
+            assert!(!refused(to, from) && !refused(from, from), "{from} {to}");
+        }
+        // Only the daemon knows which of these is earlier.
+        assert!(!refused("step:9", "event:3") && !refused("mark:a", "mark:b"));
+        assert!(in_order(None, parse("now").ok().as_ref()).is_ok());
     }
 
     #[test]

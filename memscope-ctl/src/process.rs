@@ -1,13 +1,21 @@
 //! The arguments by which commands name processes.
 
+/// Reads the id of a process.
+fn pid(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err("a process is named by its number, which memscope-ctl ps shows".to_owned()),
+    }
+}
+
 /// The processes that are asked about.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Processes {
     /// The processes; all that are traced if none is named. --pid says the same.
-    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", conflicts_with = "pid", value_delimiter = ',', value_parser = pid)]
     processes: Vec<u32>,
     /// The processes, with commas between them; all that are traced if none is named.
-    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = pid)]
     pid: Vec<u32>,
 }
 
@@ -27,10 +35,10 @@ impl Processes {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Process {
     /// The process; may be left out while only one is traced. --pid says the same.
-    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = pid)]
     process: Option<u32>,
     /// The process; may be left out while only one is traced.
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = pid)]
     pid: Option<u32>,
 }
 
@@ -45,6 +53,6 @@ impl Process {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct ProcessOption {
     /// The process; may be left out while only one is traced.
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = pid)]
     pub(crate) pid: Option<u32>,
 }

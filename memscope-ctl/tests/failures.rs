@@ -128,6 +128,34 @@ fn bad_flags() {
         assert_eq!(answer.code, 2, "{args:?}: {}{}", answer.out, answer.err);
         assert!(!answer.err.is_empty());
     }
+    // What is typed again and again is told how it is meant.
+    for (args, told) in [
+        (
+            &["leaks", "--at", "step:3"][..],
+            "these commands have --at: ",
+        ),
+        (
+            &["watch", "train.py"],
+            "a process is named by its number, which memscope-ctl ps shows",
+        ),
+        (
+            &["diff", "--from", "now", "--to", "-5s"],
+            "the first moment lies after the second",
+        ),
+        (
+            &["stacks", "--from", "step:9", "--at", "step:3"],
+            "the first moment lies after the second",
+        ),
+    ] {
+        let answer = server.ctl(args);
+        assert_eq!(answer.code, 2, "{args:?}: {}{}", answer.out, answer.err);
+        assert!(answer.err.contains(told), "{args:?}: {}", answer.err);
+        assert!(
+            !answer.err.contains("as a value"),
+            "{args:?}: {}",
+            answer.err
+        );
+    }
     // An error that only the daemon can find.
     let answer = server.ctl(&["attach", "--comm", "a_name_that_is_too_long"]);
     assert_told(&answer, 2, "cannot be the short name of a process");
@@ -169,13 +197,18 @@ fn processes_that_are_not_there() {
     );
     assert_eq!(two.ctl(&["stats", "--pid", "99"]).code, 0);
     // The answers that exist are shown, and the errors of the others as well.
-    let answer = two.ctl(&["stats", "--pid", "99,5,4242"]);
-    assert_told(&answer, 4, "process 5 is not traced");
-    assert!(
-        answer.out.contains("(pid 99)") && answer.out.contains("(pid 4242)"),
-        "{}",
-        answer.out
-    );
+    for words in [
+        &["stats", "--pid", "99,5,4242"][..],
+        &["stats", "99,5,4242"],
+    ] {
+        let answer = two.ctl(words);
+        assert_told(&answer, 4, "process 5 is not traced");
+        assert!(
+            answer.out.contains("(pid 99)") && answer.out.contains("(pid 4242)"),
+            "{}",
+            answer.out
+        );
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Calls, Daemon, LONG, Torch, Value, number, until};
+use memscope_tests::{Calls, Daemon, LONG, Program, Torch, Value, number, sim, until};
 
 const LEAKED: u64 = 1_500_000;
 
@@ -66,6 +66,52 @@ fn a_training_run_and_its_twin() {
     assert!(table.text().contains("growing"), "{table}");
     leaky.finish();
     twin.finish();
+}
+
+/// A program that runs out of memory gives back what its names lead to before it ends. What it leaked until then is told all the same.
+#[test]
+fn a_leak_until_the_device_is_full() {
+    let daemon = Daemon::start();
+    let mut command = sim().python("runs_out.py");
+    command.env("SIMCUDA_DEVICE_SIZE", "1GiB");
+    let mut program = Program::start("runs_out", command);
+    program.hear_until("begun");
+    daemon.attach(program.pid(), "trace");
+    program.tell("go on");
+    let kept = program.hear_until("kept ");
+    let kept: u64 = kept["kept ".len()..].parse().unwrap();
+    until(LONG, "its end", || {
+        let process = daemon.process(program.pid())?;
+        process["ended_boot_ns"].is_u64().then_some(())
+    });
+    assert!(
+        program.errors().contains("OutOfMemoryError"),
+        "{}",
+        program.errors()
+    );
+
+    let answer = leaks(&daemon, program.pid(), 10);
+    let [line] = &answer["lines"].as_array().unwrap()[..] else {
+        panic!("{answer:#}");
+    };
+    assert_eq!(line["verdict"], "growing", "{answer:#}");
+    assert_eq!(
+        (&line["line"]["name"], &line["line"]["line"]),
+        (&"train".into(), &16.into())
+    );
+    // Those of before the attach have no line.
+    assert_eq!(line["live_count"], kept - 5, "{answer:#}");
+    assert_eq!(line["growth_bytes_per_step"], 4_194_304.0, "{answer:#}");
+    assert_eq!(answer["given_back"], Value::Array(vec![]), "{answer:#}");
+    let end = number(&answer["process"]["ended_boot_ns"]);
+    assert!(number(&answer["until_boot_ns"]) < end, "{answer:#}");
+    let table = daemon.ctl(&["leaks", "--pid", &program.pid_text()]);
+    for words in [
+        "1 line of the program grew: ",
+        " before the end, at its last allocation: what a program frees as it ends does not count as given back.",
+    ] {
+        assert!(table.text().contains(words), "{table}");
+    }
 }
 
 /// `ps` tells apart what grows, what does not, and of what that cannot be told yet.

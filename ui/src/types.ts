@@ -225,6 +225,8 @@ export interface LeaksAnswer extends Answered {
   growing_bytes: Int;
   watched_ns: Int;
   seconds_to_full: Maybe<number>;
+  /** The moment of which the rows are, where the process freed memory as it ended; not there from an older daemon. */
+  until_boot_ns?: Maybe<Int>;
   steps: Maybe<StepSummary>;
   young: Maybe<{ groups: Int; in_every_step: boolean; steps: Maybe<Int>; needed_steps: Maybe<Int> }>;
   holders: Holder[];

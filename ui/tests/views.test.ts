@@ -578,7 +578,7 @@ test("Leaks tells of what grows, of what is too young, of what holds it, and of 
   assert.match(at.textContent, /1 line grows/);
   assert.match(at.textContent, /Too early to tell of others: 2 groups rose in every step, 89 of 100 steps seen\./);
   assert.match(at.textContent, /6 blocks that grow were looked at, with 3\.00 KiB/);
-  assert.match(at.textContent, /in 2 blocks, by the autograd graphs of its tensors, which waits for the garbage collector/);
+  assert.match(at.textContent, /in 2 blocks, by autograd graphs that it leads to, which waits for the garbage collector/);
   assert.match(at.textContent, /Nothing that was found \(C\+\+ code, or they were in use\): 2\.00 KiB in 4 blocks/);
   assert.match(at.textContent, /4 more lines are not shown/);
   assert.equal(at.all("b").find((one: any) => one.attributes["data-fact"] === "leak: confidence").textContent, "98 %");

@@ -7,6 +7,7 @@ on our standard input is a word, and each is answered with one line of JSON on o
 
     setup       calls setup().
     steps N     calls step(i) N times; i goes on from call to call.
+    leave       gives back all that the script's names lead to, as Python does when it ends, and ends.
 
 An answer has `steps` (how many there were in all), and the sizes of what lives now, in bytes: `allocated` (PyTorch's
 device memory), `host` (PyTorch's pinned memory), `driver` (what the device has given out beyond PyTorch's); and `lengths`, those of
@@ -143,8 +144,13 @@ def main():
                     module.step(done)
                     done += 1
                     time.sleep(arguments.pace / 1000)
+            case ["leave"]:
+                vars(module).clear()
+                gc.collect()
+                say(steps=done)
+                return
             case _:
-                raise ValueError(f"the driver knows setup and steps N, not {words.strip()!r}")
+                raise ValueError(f"the driver knows setup, leave and steps N, not {words.strip()!r}")
         answer()
 
 

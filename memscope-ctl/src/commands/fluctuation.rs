@@ -34,6 +34,10 @@ pub(crate) struct Fluctuation {
 }
 
 impl Run for Fluctuation {
+    fn check(&self, _: &Session) -> Result<(), Failure> {
+        moment::in_order(self.from.as_ref(), self.to.as_ref())
+    }
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let question = v1::FluctuationRequest {

@@ -6,9 +6,9 @@ use crate::address::Address;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet, list};
 use crate::render::table::{Column, table};
-use crate::render::{command_line, growth, rank, verdict, whose};
+use crate::render::{command_line, growth, rank, verdict, whose, with_age};
 use crate::session::Session;
-use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
+use crate::units::{grouped, maybe_bytes, plain, short_moment};
 use memscope_proto::v1;
 use std::path::PathBuf;
 
@@ -87,9 +87,6 @@ impl Run for Ps {
 /// Characters of a command line that are shown.
 const COMMAND: usize = 40;
 
-/// Age of a verdict from which on it is shown.
-const OLD_NS: u64 = 10_000_000_000;
-
 impl Ps {
     fn text(&self, answer: &v1::ListResponse) -> String {
         if answer.processes.is_empty() {
@@ -134,10 +131,7 @@ fn processes(all: &[(Option<&str>, &v1::Process)]) -> String {
     let (has_rank, has_job) = (is_told(rank), is_told(whose));
     let judged = |process: &v1::Process| {
         let said = verdict(process.verdict(), process.confidence);
-        match process.judged_ago_ns {
-            Some(ago) if ago >= OLD_NS => format!("{said}, {} ago", nanoseconds(ago)),
-            _ => said,
-        }
+        with_age(said, process)
     };
     // A recording and an older daemon do not say it.
     let has_verdict = is_told(judged);
@@ -217,7 +211,7 @@ mod tests {
         }
         assert!(!processes(&rows[5..]).contains("VERDICT"));
         let mut old = of(1, v1::ProcessVerdict::Growing, Some(0.937));
-        old.judged_ago_ns = Some(OLD_NS - 1);
+        old.judged_ago_ns = Some(9_999_999_999);
         assert!(!processes(&[(None, &old)]).contains(" ago"));
         old.judged_ago_ns = Some(90_000_000_000);
         let text = processes(&[(None, &old)]);

@@ -7,7 +7,7 @@ pub(crate) mod steps;
 pub(crate) mod table;
 pub(crate) mod window;
 
-use crate::units::{self, plain, rate, signed_bytes};
+use crate::units::{self, nanoseconds, plain, rate, signed_bytes};
 use memscope_proto::v1;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -231,6 +231,19 @@ pub(crate) fn growth(process: &v1::Process) -> String {
         (_, None) if per_s <= 0.0 => "host only".to_owned(),
         (_, Some(step)) => format!("{}/step", signed_bytes(step.round() as i64)),
         (_, None) => rate(per_s),
+    }
+}
+
+/// Age of a verdict from which on it is shown.
+const OLD_NS: u64 = 10_000_000_000;
+
+/// Adds to what was said of a process how long ago that was judged, if it was long ago: what has ended since then is not known yet.
+pub(crate) fn with_age(said: String, process: &v1::Process) -> String {
+    match process.judged_ago_ns {
+        Some(ago) if ago >= OLD_NS && !said.is_empty() => {
+            format!("{said}, {} ago", nanoseconds(ago))
+        }
+        _ => said,
     }
 }
 

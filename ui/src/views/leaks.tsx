@@ -27,7 +27,7 @@ function rising(young: NonNullable<LeaksAnswer["young"]>, watched: Int): string 
 
 /** How a holder keeps blocks, and what it is itself, where that is not the ordinary: the words of memscope-ctl. */
 const VIA: Record<string, string> = {
-  graph: ", by the autograd graphs of its tensors",
+  graph: ", by autograd graphs that it leads to",
   gradient: ", as gradients",
 };
 const ORIGIN: Record<string, string> = {
@@ -100,6 +100,13 @@ function Evidence({ id }: { id: number }): JSX.Element {
             <>Too early to tell: {rising(answer.young, answer.watched_ns)}.</>
           ) : (
             <>Nothing is known to grow, after {nanoseconds(answer.watched_ns)}.</>
+          )}
+          {answer.until_boot_ns != null && answer.process?.ended_boot_ns != null && (
+            <>
+              {" "}
+              As it was {nanoseconds(Number(answer.process.ended_boot_ns) - Number(answer.until_boot_ns))} before the end,
+              at its last allocation: what a program frees as it ends does not count as given back.
+            </>
           )}
           {answer.steps && (
             <span class="quiet">

@@ -13,6 +13,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
+/// Time between two lines where there is no terminal, on which one could be overwritten.
+const SELDOM: Duration = Duration::from_secs(20);
 /// Time between two updates of the line.
 const TICK: Duration = Duration::from_millis(200);
 /// Number of lines that are shown of the log of a failed command.
@@ -66,7 +68,8 @@ fn side_by_side_until(
         });
     }
     let shown = std::io::stderr().is_terminal();
-    while phases.0.iter().any(|phase| phase.took.is_none()) {
+    let mut said = began;
+    loop {
         std::thread::sleep(TICK);
         if shown {
             eprint!("\r\x1b[K");
@@ -92,15 +95,24 @@ fn side_by_side_until(
             }
             eprintln!("{}: done after {} s", phase.name, began.elapsed().as_secs());
         }
+        let mut running = phases
+            .0
+            .iter()
+            .filter(|phase| phase.took.is_none())
+            .peekable();
+        if running.peek().is_none() {
+            break;
+        }
+        let under_way = || -> String {
+            let states: Vec<String> = running.map(Phase::state).collect();
+            format!("{} s  {}", began.elapsed().as_secs(), states.join("  |  "))
+        };
         if shown {
-            let names: Vec<String> = phases
-                .0
-                .iter()
-                .filter(|phase| phase.took.is_none())
-                .map(Phase::state)
-                .collect();
-            eprint!("{} s  {}", began.elapsed().as_secs(), names.join("  |  "));
+            eprint!("{}", under_way());
             std::io::stderr().flush()?;
+        } else if said.elapsed() >= SELDOM {
+            eprintln!("{}", under_way());
+            said = Instant::now();
         }
     }
     if shown {

@@ -6,6 +6,9 @@ use serde::{Deserialize, Deserializer};
 /// The answer about one process.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Answer {
+    /// The process.
+    #[serde(default)]
+    pub process: Process,
     /// The steps that were counted.
     pub steps: Option<Steps>,
     /// Groups of live blocks.
@@ -14,6 +17,13 @@ pub struct Answer {
     /// The Python objects that hold what grows, those that hold most first.
     #[serde(default)]
     pub holders: Vec<Holder>,
+}
+
+/// The process that was asked about.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Process {
+    /// When it ended; null while it goes on.
+    pub ended_boot_ns: Option<u64>,
 }
 
 /// A Python object that holds what grows.

@@ -4,7 +4,7 @@
 //! from lines that leak. A clean process is accused wrongly if any answer says that something grows. A leaking one is
 //! accused wrongly if something is said to grow before the leak began, or at the end something from another line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -75,8 +75,8 @@ pub struct Judgement {
     pub wrong: Vec<String>,
 }
 
-/// Judges one process by all answers about it, in their order.
-pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
+/// Judges one process by all answers about it, in their order, and by the answer once it had ended.
+pub fn judge(truth: Truth<'_>, course: &[Asked], ended: &Answer) -> Judgement {
     let mut judgement = Judgement {
         leaks: truth.leak.is_some(),
         ..Judgement::default()
@@ -101,20 +101,7 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
         .iter()
         .filter_map(|group| group.confidence)
         .max_by(f64::total_cmp);
-    for group in &growing {
-        let named = match group.place(truth.script) {
-            GroupPlace::Unsaid => continue,
-            GroupPlace::Line(name, _) => name,
-            GroupPlace::Frames(lines) if lines.is_empty() => "none".to_owned(),
-            GroupPlace::Frames(lines) => {
-                let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
-                format!("among {}", lines.join(", "))
-            }
-        };
-        if !judgement.lines.contains(&named) {
-            judgement.lines.push(named);
-        }
-    }
+    judgement.lines = named(truth, &growing);
     let each: Vec<Option<bool>> = growing.iter().map(|group| right(truth, group)).collect();
     judgement.line_right = if each.contains(&Some(false)) {
         Some(false)
@@ -145,9 +132,40 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
             .wrong
             .push(format!("does not leak: {}", described(group)));
     }
+    let after = named(truth, &ended.growing().collect::<Vec<_>>());
+    if after != judgement.lines {
+        let said = |lines: &[String]| match lines {
+            [] => "nothing".to_owned(),
+            lines => lines.join(", "),
+        };
+        judgement.found &= !after.is_empty();
+        judgement.accused_wrongly |= after.iter().any(|line| !judgement.lines.contains(line));
+        judgement.wrong.push(format!(
+            "once it had ended {} was said to have grown, and before {}",
+            said(&after),
+            said(&judgement.lines)
+        ));
+    }
     holder(&mut judgement, truth, end);
     steps(&mut judgement, truth, end);
     judgement
+}
+
+/// The lines of these groups, each once.
+fn named(truth: Truth<'_>, groups: &[&Group]) -> Vec<String> {
+    let mut lines = BTreeSet::new();
+    for group in groups {
+        lines.insert(match group.place(truth.script) {
+            GroupPlace::Unsaid => continue,
+            GroupPlace::Line(name, _) => name,
+            GroupPlace::Frames(lines) if lines.is_empty() => "none".to_owned(),
+            GroupPlace::Frames(lines) => {
+                let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
+                format!("among {}", lines.join(", "))
+            }
+        });
+    }
+    lines.into_iter().collect()
 }
 
 /// Compares what is said to hold what leaks with what the script says, and its length with the script's own.
@@ -355,10 +373,36 @@ mod tests {
         }
     }
 
+    /// Judges a process of which the same is said once it has ended.
+    fn of_course(truth: Truth<'_>, course: &[Asked]) -> Judgement {
+        let ended = course.last().map(|asked| asked.answer.clone());
+        judge(truth, course, &ended.unwrap_or_default())
+    }
+
+    #[test]
+    fn the_end_of_a_process_changes_nothing() {
+        let leak = leak();
+        let ended = |groups: &[Group]| Answer {
+            groups: groups.to_vec(),
+            ..Answer::default()
+        };
+        let course = course(&[&[], &[], &[growing(7)]]);
+        let of = |leak, ended: &Answer| judge(truth(leak, &[]), &course, ended);
+        let same = of(Some(&leak), &ended(&[growing(7)]));
+        assert!(same.found && same.wrong.is_empty(), "{same:?}");
+        let forgotten = of(Some(&leak), &ended(&[]));
+        assert!(
+            !forgotten.found && forgotten.wrong.len() == 1,
+            "{forgotten:?}"
+        );
+        let more = of(Some(&leak), &ended(&[growing(7), growing(8)]));
+        assert!(more.accused_wrongly && more.wrong.len() == 1, "{more:?}");
+    }
+
     #[test]
     fn a_leak_is_found_by_its_lines_only() {
         let leak = leak();
-        let of = |groups: &[&[Group]]| judge(truth(Some(&leak), &[]), &course(groups));
+        let of = |groups: &[&[Group]]| of_course(truth(Some(&leak), &[]), &course(groups));
         let found = of(&[&[], &[], &[growing(7)], &[growing(7), growing(9)]]);
         assert!(
             found.found && !found.accused_wrongly && found.wrong.is_empty(),
@@ -399,7 +443,7 @@ mod tests {
     #[test]
     fn nothing_can_be_said_before_it_is_so() {
         let leak = leak();
-        let early = judge(
+        let early = of_course(
             truth(Some(&leak), &[]),
             &course(&[&[], &[growing(7)], &[growing(7)]]),
         );
@@ -414,26 +458,26 @@ mod tests {
             frames: Some(Vec::new()),
             ..growing(0)
         };
-        let found = judge(truth(Some(&leak), &[]), &course(&[&[outside]]));
+        let found = of_course(truth(Some(&leak), &[]), &course(&[&[outside]]));
         assert!(found.found && found.lines == ["none"], "{found:?}");
-        let named = judge(truth(Some(&leak), &[]), &course(&[&[growing(7)]]));
+        let named = of_course(truth(Some(&leak), &[]), &course(&[&[growing(7)]]));
         assert!(!named.found && named.accused_wrongly, "{named:?}");
     }
 
     #[test]
     fn a_clean_run_is_accused_by_a_single_word() {
-        let clean = judge(truth(None, &[]), &course(&[&[], &[], &[]]));
+        let clean = of_course(truth(None, &[]), &course(&[&[], &[], &[]]));
         assert!(
             !clean.accused_wrongly && clean.wrong.is_empty(),
             "{clean:?}"
         );
-        let accused = judge(truth(None, &[]), &course(&[&[], &[growing(7)], &[]]));
+        let accused = of_course(truth(None, &[]), &course(&[&[], &[growing(7)], &[]]));
         assert!(
             accused.accused_wrongly && accused.first_said_step == Some(10),
             "{accused:?}"
         );
         assert!(
-            judge(truth(None, &[]), &[]).wrong.len() == 1,
+            of_course(truth(None, &[]), &[]).wrong.len() == 1,
             "nothing asked is no proof"
         );
     }
@@ -451,7 +495,7 @@ mod tests {
                 count,
                 source: source.to_owned(),
             });
-            judge(truth(None, &sources), &course).steps_right
+            of_course(truth(None, &sources), &course).steps_right
         };
         assert_eq!(of(Some(10), "optimizer"), Some(true));
         assert_eq!(of(Some(11), "optimizer"), Some(false));
@@ -461,7 +505,7 @@ mod tests {
         assert_eq!(of(None, "unknown"), Some(true));
         assert_eq!(of(None, "optimizer"), Some(false));
         assert_eq!(
-            judge(truth(None, &sources), &course(&[&[]])).steps_right,
+            of_course(truth(None, &sources), &course(&[&[]])).steps_right,
             None
         );
     }
@@ -481,7 +525,7 @@ mod tests {
                 ..Holder::default()
             });
             end.lengths.insert(container.to_owned(), own);
-            judge(truth(Some(&leak), &[]), &course)
+            of_course(truth(Some(&leak), &[]), &course)
         };
         assert_eq!(of("workload.kept", 5, 5).holder_right, Some(true));
         assert_eq!(of("workload.cache[3]", 5, 5).holder_right, Some(true));
@@ -491,16 +535,16 @@ mod tests {
             (Some(false), 1)
         );
         assert_eq!(of("workload.other", 5, 5).holder_right, Some(false));
-        let none = judge(truth(Some(&leak), &[]), &course(&[&[], &[], &[growing(7)]]));
+        let none = of_course(truth(Some(&leak), &[]), &course(&[&[], &[], &[growing(7)]]));
         assert_eq!(none.holder_right, Some(false));
-        let clean = judge(truth(None, &[]), &course(&[&[]]));
+        let clean = of_course(truth(None, &[]), &course(&[&[]]));
         assert_eq!(clean.holder_right, None);
     }
 
     #[test]
     fn ranks_are_judged_each_and_shown_together() {
         let leak = leak();
-        let of = |leak, groups: &[&[Group]]| judge(truth(leak, &[]), &course(groups));
+        let of = |leak, groups: &[&[Group]]| of_course(truth(leak, &[]), &course(groups));
         let leaking = of(Some(&leak), &[&[], &[], &[growing(7)]]);
         let fine = of(None, &[&[]]);
         let all = together(vec![(0, fine.clone()), (1, leaking.clone())]);

@@ -57,7 +57,7 @@ pub struct Options {
     pub every: u64,
 
     /// Let nothing happen for so many milliseconds after each step: the simulated device takes no time for its work
-    #[arg(long, value_name = "MS", default_value_t = 0)]
+    #[arg(long, value_name = "MS", default_value_t = 20)]
     pub pace: u64,
 
     /// What the scripts run on; an NPU with torch_npu, which gives a script that says `cuda` its own devices

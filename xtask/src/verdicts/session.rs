@@ -2,6 +2,7 @@
 //! steps.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -84,19 +85,27 @@ pub fn run(how: &How, programs: &Path, workload: &Workload, course: &Course) -> 
             });
         }
     }
+    // What was said of a process must be said of it once it has ended, although it frees what it held.
+    all(&mut drivers, "leave")?;
+    let ended = drivers
+        .iter()
+        .map(|driver| leaks_once_ended(&daemon, &driver.pid(), how.patience))
+        .collect::<Result<Vec<_>>>()?;
     let script = workload
         .script
         .file_name()
         .unwrap_or_default()
         .to_string_lossy();
-    let judged = (0..).zip(&courses).map(|(rank, course)| {
-        let truth = Truth {
-            script: &script,
-            leak: workload.leak_of(rank),
-            sources: &workload.sources,
-        };
-        (rank, judge(truth, course))
-    });
+    let judged = (0..)
+        .zip(courses.iter().zip(&ended))
+        .map(|(rank, (course, ended))| {
+            let truth = Truth {
+                script: &script,
+                leak: workload.leak_of(rank),
+                sources: &workload.sources,
+            };
+            (rank, judge(truth, course, ended))
+        });
     Ok(Outcome::Judged(together(judged.collect())))
 }
 
@@ -114,6 +123,21 @@ fn attach(daemon: &Daemon, drivers: &[Driver]) -> Result<()> {
         asked(daemon, &["attach", "--pid", &driver.pid()])?;
     }
     Ok(())
+}
+
+/// Asks about leaks when the daemon has seen the end of the process.
+fn leaks_once_ended(daemon: &Daemon, pid: &str, patience: Duration) -> Result<Answer> {
+    let until = Instant::now() + patience;
+    loop {
+        let answer = leaks(daemon, pid, None)?;
+        if answer.process.ended_boot_ns.is_some() {
+            return Ok(answer);
+        }
+        if Instant::now() > until {
+            bail!("the end of process {pid} was not seen");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Asks about leaks, and writes the answer to the file `kept` as well, if it is given.

@@ -267,6 +267,7 @@ fn row(run: &Run) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdicts::answer::Answer;
     use crate::verdicts::judge::{Truth, judge, together};
 
     fn judged(leaks: bool, found: bool, accused_wrongly: bool) -> anyhow::Result<Outcome> {
@@ -321,7 +322,7 @@ mod tests {
             leak: None,
             sources: &[],
         };
-        let judgement = together(vec![(0, judge(truth, &[]))]);
+        let judgement = together(vec![(0, judge(truth, &[], &Answer::default()))]);
         let mut table = Table::default();
         table.add("a", Mode::Late, Ok(Outcome::Judged(judgement)));
         assert_eq!(table.failed(), 1);

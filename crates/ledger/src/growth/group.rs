@@ -63,6 +63,24 @@ pub(crate) struct OfStack {
 pub(crate) struct Left {
     pub(crate) time_ns: u64,
     pub(crate) tick: u64,
+    /// Number of blocks that had come to any group until then, modulo 2^32.
+    #[serde(default)]
+    came: u32,
+    /// How many of the group's blocks (or of its units) were freed since the last of those came.
+    #[serde(default)]
+    since: u32,
+}
+
+impl Left {
+    /// `by` more are freed now.
+    fn more(now: Left, before: Option<Left>, by: u32) -> Option<Left> {
+        let before = before.filter(|before| before.came == now.came);
+        let since = before.map_or(0, |before| before.since);
+        Some(Left {
+            since: since.saturating_add(by),
+            ..now
+        })
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,6 +105,20 @@ impl Group {
         self.of_stack as usize == number
     }
 
+    /// Number of units of bytes ([`UNIT`]) in one of its blocks, rounded up.
+    pub(crate) fn units(&self) -> u32 {
+        units_of(self.key.size)
+    }
+
+    /// Bytes of the device that one of its blocks takes.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        match self.key.space {
+            // A pool rounds up what it hands out.
+            Space::Pool => u64::from(self.units()).saturating_mul(UNIT),
+            Space::Driver | Space::Host => self.key.size,
+        }
+    }
+
     fn others(&self) -> Others {
         Others {
             class: self.class,
@@ -102,6 +134,8 @@ pub(crate) struct Class {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
+    #[serde(default)]
+    pub(crate) left: Option<Left>,
 }
 
 const fn none() -> u32 {
@@ -229,6 +263,12 @@ pub(crate) struct Groups {
     /// They were given up because memory was short: no block is in any group from then on.
     #[serde(default)]
     given_up: bool,
+    /// When the last block came, 0 before the first one.
+    #[serde(default)]
+    came_ns: u64,
+    /// Number of blocks that have come, modulo 2^32.
+    #[serde(default)]
+    came: u32,
 }
 
 impl Groups {
@@ -265,6 +305,8 @@ impl Groups {
             patience: 0,
             patience_of_stacks: 0,
             given_up: false,
+            came_ns: 0,
+            came: 0,
         }
     }
 
@@ -336,6 +378,8 @@ impl Groups {
             return Membership::NOWHERE;
         }
         self.clock.advance(time_ns);
+        self.came_ns = self.came_ns.max(time_ns);
+        self.came = self.came.wrapping_add(1);
         key.stack = stacks::place(key.stack);
         let exact = match self.by_key.get(&key) {
             Some(&found) => found,
@@ -384,6 +428,18 @@ impl Groups {
         }
     }
 
+    /// When the last block came; 0 if none did, or a checkpoint of an older version does not say it.
+    pub(crate) fn came_ns(&self) -> u64 {
+        self.came_ns
+    }
+
+    /// How many of the live blocks of a group (or of its units) there were when the last block came to any group.
+    pub(crate) fn were_live(&self, floor: &Floor, left: Option<Left>) -> u32 {
+        let left = left.filter(|left| left.came == self.came);
+        let since = left.map_or(0, |left| left.since);
+        floor.live().saturating_add(since)
+    }
+
     /// Largest number of a group of an exact size, plus one.
     pub(crate) fn numbers(&self) -> usize {
         self.groups.len()
@@ -404,10 +460,12 @@ impl Groups {
     /// Takes a freed block out of its groups.
     pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
         self.clock.advance(time_ns);
-        let left = Some(Left {
+        let left = Left {
             time_ns,
             tick: self.tick,
-        });
+            came: self.came,
+            since: 0,
+        };
         let others = match place.named() {
             Named::Loose(number) => self.loose.goes(number),
             _ => self.others(place),
@@ -422,7 +480,7 @@ impl Groups {
             let lived = (self.tick as u32).saturating_sub(born);
             group.freed.1 = group.freed.1.max(lived);
             group.touched_ns = time_ns;
-            group.left = left;
+            group.left = Left::more(left, group.left, 1);
         }
         let Some(others) = others else {
             return;
@@ -430,11 +488,12 @@ impl Groups {
         if let Some(class) = self.classes.get_mut(others.class as usize) {
             class.floor.went(&self.clock, 1);
             class.steps.went(&self.ticks, 1);
+            class.left = Left::more(left, class.left, 1);
         }
         if let Some(all) = self.of_stacks.get_mut(others.of_stack as usize) {
             all.floor.went(&self.clock, others.units);
             all.steps.went(&self.ticks, others.units);
-            all.left = left;
+            all.left = Left::more(left, all.left, others.units);
         }
     }
 
@@ -527,6 +586,7 @@ impl Groups {
                 key,
                 floor: Floor::new(clock),
                 steps: Floor::new(ticks),
+                left: None,
             });
             (classes.len() - 1) as u32
         })

@@ -110,6 +110,22 @@ impl Training {
         assert_eq!((of_groups, of_lines), (live, live), "{report:#?}");
     }
 
+    /// What `leaks` says of the same process when it ends now, after it has freed all that it holds.
+    fn ends(&self) -> LeaksResponse {
+        let mut ending = Training {
+            sim: self.sim.clone(),
+            ledger: self.ledger.clone(),
+            recorded: self.recorded,
+        };
+        let all: Vec<u64> = ending.sim.live.keys().copied().collect();
+        for addr in all {
+            ending.free(addr);
+        }
+        ending.sim.time += MS;
+        ending.say(Body::Exited);
+        ending.ask(&LeaksRequest::default())
+    }
+
     fn leaks(&self) -> LeaksResponse {
         let report = self.ask(&LeaksRequest::default());
         for group in &report.groups {
@@ -174,6 +190,166 @@ fn what_is_given_back_after_the_last_step_is_told_at_once() {
         training.free(addr);
     }
     assert_eq!(training.leaks().given_back.len(), 1);
+}
+
+/// What a verdict on a line consists of.
+type Said = (Option<u32>, u64, Option<u64>, Option<u64>);
+
+fn said(report: &LeaksResponse) -> Vec<Said> {
+    let growing = report.lines.iter();
+    let growing = growing.filter(|line| line.verdict() == v1::Verdict::Growing);
+    growing
+        .map(|line| {
+            let at = line.line.as_ref().map(|frame| frame.line);
+            let step = line.growth_bytes_per_step.map(f64::to_bits);
+            (at, line.growth_bytes, step, line.first_step)
+        })
+        .collect()
+}
+
+/// A program that runs out of memory gives back what its names lead to, and ends: what it has leaked until then is told all the same.
+#[test]
+fn what_a_program_frees_as_it_ends_was_not_given_back() {
+    let mut leaks = 0;
+    for (number, leaking) in [false, true].into_iter().enumerate() {
+        let mut training = Training::new();
+        let mut buffer = VecDeque::new();
+        for step in 0..150 {
+            // A buffer that is full after 30 steps, and what leaks beside it: blocks of one size, and of sizes that are all different.
+            buffer.push_back(training.alloc(OTHER_STEP, MIB));
+            if buffer.len() > 30 {
+                training.free(buffer.pop_front().unwrap());
+            }
+            if leaking {
+                training.alloc(LEAK, 64 << 10);
+                training.alloc(OTHER, (4 << 20) + step * 8192);
+            }
+            training.step();
+        }
+        let (before, after) = (training.leaks(), training.ends());
+        assert_eq!(said(&after), said(&before), "{number}: {after:#?}");
+        assert!(after.given_back.is_empty(), "{number}: {after:#?}");
+        assert!(after.until_boot_ns.is_some(), "{number}");
+        // With the step's last allocation all of its activations lived.
+        for line in &after.lines {
+            assert!(
+                (150..=154).contains(&line.live_count),
+                "{number}: {line:#?}"
+            );
+        }
+        leaks += after.growing_lines;
+    }
+    assert_eq!(leaks, 2);
+}
+
+/// The same where nothing tells of steps.
+#[test]
+fn what_a_program_without_steps_frees_as_it_ends_was_not_given_back() {
+    let mut training = Training::new();
+    let mut dice = Dice(3);
+    for _ in 0..300 {
+        training.alloc(LEAK, 64 << 10);
+        for _ in 0..4 + dice.below(4) {
+            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
+            training.free(passing);
+        }
+        training.sim.time += 20 * MS;
+    }
+    let (before, after) = (training.leaks(), training.ends());
+    let [(line, grown, ..)] = said(&after)[..] else {
+        panic!("{after:#?}");
+    };
+    assert_eq!(line, Some(LEAK as u32));
+    // The window of the last allocation had not ended.
+    assert!(
+        grown <= before.growing_bytes && grown * 10 >= before.growing_bytes * 9,
+        "{grown} of {}",
+        before.growing_bytes
+    );
+}
+
+/// A cache that is made anew, larger each time: no block lives long, and its stack grows.
+#[test]
+fn a_cache_that_grows_until_the_end() {
+    for is_stepped in [true, false] {
+        let mut training = Training::new();
+        let mut dice = Dice(3);
+        let mut cache = training.alloc(LEAK, MIB);
+        for number in 0..300 {
+            let larger = training.alloc(LEAK, (2 << 20) + number * 64 * 1024);
+            training.free(std::mem::replace(&mut cache, larger));
+            for _ in 0..4 + dice.below(4) {
+                let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
+                training.free(passing);
+            }
+            training.sim.time += 20 * MS;
+            if is_stepped {
+                training.step();
+            }
+        }
+        let (before, after) = (training.leaks(), training.ends());
+        let lines = |report: &LeaksResponse| -> Vec<Option<u32>> {
+            said(report).into_iter().map(|(line, ..)| line).collect()
+        };
+        assert_eq!(lines(&before), [Some(LEAK as u32)], "{before:#?}");
+        assert_eq!(lines(&after), lines(&before), "{is_stepped}: {after:#?}");
+        assert_eq!(
+            after.lines[0].live_bytes, before.lines[0].live_bytes,
+            "{is_stepped}"
+        );
+    }
+}
+
+/// What is given back before the last allocation is given back, although the program ends soon.
+#[test]
+fn what_is_freed_before_other_work_was_given_back() {
+    let mut training = Training::new();
+    let kept: Vec<u64> = (0..150)
+        .map(|_| {
+            let kept = training.alloc(LEAK, 64 << 10);
+            training.step();
+            kept
+        })
+        .collect();
+    for addr in kept {
+        training.free(addr);
+    }
+    training.alloc(OTHER_STEP, MIB);
+    let report = training.ends();
+    assert_eq!(report.growing_groups, 0, "{report:#?}");
+    assert_eq!(report.given_back.len(), 1, "{report:#?}");
+}
+
+/// What is freed long after the last step was freed by a program that does something else, and a program that is followed no longer has
+/// not ended.
+#[test]
+fn what_is_freed_long_before_the_end_was_given_back() {
+    let mut training = Training::new();
+    for _ in 0..150 {
+        training.alloc(LEAK, 64 << 10);
+        training.step();
+    }
+    assert_eq!(training.leaks().growing_groups, 1);
+    let mut detached = Training {
+        sim: training.sim.clone(),
+        ledger: training.ledger.clone(),
+        recorded: training.recorded,
+    };
+    for ending in [&mut training, &mut detached] {
+        let all: Vec<u64> = ending.sim.live.keys().copied().collect();
+        for addr in all {
+            ending.free(addr);
+        }
+    }
+    training.sim.time += 40 * SECOND;
+    training.say(Body::Exited);
+    detached.say(Body::Detached);
+    for ended in [training, detached] {
+        let report = ended.ask(&LeaksRequest::default());
+        assert_eq!((report.growing_groups, report.until_boot_ns), (0, None));
+        assert_eq!(report.given_back.len(), 1, "{report:#?}");
+        assert_eq!(report.given_back[0].reserved_unused_bytes, None);
+    }
 }
 
 #[test]

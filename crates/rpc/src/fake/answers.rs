@@ -183,6 +183,7 @@ fn leaks(asked: &v1::LeaksRequest, process: &FakeProcess) -> v1::LeaksResponse {
         looked_at: None,
         unheld: None,
         seconds_to_full: None,
+        until_boot_ns: None,
     })
 }
 
@@ -271,7 +272,7 @@ pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
         // Not `Attached`: the server would read the user ids of the real process with this pid.
         state: ProcessState::Exited,
         attached_ns: 30_000_000_000,
-        ended_ns: None,
+        ended_ns: Some(AS_OF.boot_ns),
         allocated_bytes: Some(1_320_702_444),
         reserved_bytes: Some(2_147_483_648),
         lost_records: 0,

@@ -6,6 +6,7 @@ use super::run::Run;
 use super::stacks::command::{self, Between};
 use crate::failure::{Exit, Failure};
 use crate::files::{self, SnapshotFile};
+use crate::moment::in_order;
 use crate::process::ProcessOption;
 use crate::session::Session;
 use clap::ValueEnum;
@@ -68,7 +69,7 @@ impl Run for Diff {
                 hint: "name the recording as one of the files".into(),
             });
         }
-        Ok(())
+        in_order(self.from.as_ref(), self.to.as_ref())
     }
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {

@@ -25,6 +25,7 @@ use std::time::Duration;
 ///
 /// What rises and has not been watched for so long is no growth yet, and no reason to say that there is none: the headline then
 /// says that it is too early to tell. What grew until it was given back is listed beneath, with what the pool still reserves.
+/// Of a process that has ended the answer is as it was before it freed its memory to end.
 /// The headline's sums are those of all groups, however many are shown.
 ///
 /// What grows in a running Python program is kept by some object: the list, the dictionary or the variable is named at the end (see

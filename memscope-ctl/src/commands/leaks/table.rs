@@ -22,16 +22,12 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
         text.push_str(&steps::summary(steps));
     }
     text.push_str(&headline(answer));
-    let ended = answer
-        .process
-        .as_ref()
-        .is_some_and(|process| process.ended_boot_ns.is_some());
     if let Some(left) = answer.seconds_to_full
         && let Ok(left) = Duration::try_from_secs_f64(left)
     {
         let left = units::duration(left);
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
-    } else if grows_on_a_device(answer) && !ended {
+    } else if grows_on_a_device(answer) && ended_ns(answer).is_none() {
         text.push_str(
             "When the device will be full is not known: nothing tells how much of it is free.\n",
         );
@@ -98,14 +94,19 @@ fn held_by(answer: &v1::LeaksResponse) -> String {
         "\nHeld by ({}{of_all} blocks that grow were looked at)\n",
         grouped(looked_at.count)
     );
-    for holder in answer.holders.iter().take(HOLDERS) {
+    let shown = || answer.holders.iter().take(HOLDERS);
+    for holder in shown() {
         let blocks = holder.blocks.unwrap_or_default();
+        let name = who(holder);
         text.push_str(&format!(
-            "  {}: {} in {} blocks\n",
-            who(holder),
+            "  {name}: {} in {} blocks\n",
             bytes(blocks.bytes),
             grouped(blocks.count)
         ));
+        // Several ways may lead from one list to what it holds.
+        if shown().filter(|other| who(other) == name).count() > 1 {
+            text.push_str(&format!("    {}\n", plain(&holder.path)));
+        }
     }
     let more = answer.holders.len().saturating_sub(HOLDERS);
     if more > 0 {
@@ -136,7 +137,7 @@ pub(in crate::commands) fn who(holder: &v1::Holder) -> String {
         _ => plain(&holder.path),
     };
     match holder.via() {
-        v1::HolderVia::Graph => who.push_str(", by the autograd graphs of its tensors"),
+        v1::HolderVia::Graph => who.push_str(", by autograd graphs that it leads to"),
         v1::HolderVia::Gradient => who.push_str(", as gradients"),
         v1::HolderVia::Tensor | v1::HolderVia::Unspecified => {}
     }
@@ -421,11 +422,13 @@ fn beside(group: &v1::LeakGroup) -> String {
 /// Sums up all groups in a sentence or two.
 pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
     let watched = nanoseconds(answer.watched_ns);
+    let has_ended = ended_ns(answer).is_some();
     let mut text = match (answer.growing_groups, &answer.young) {
         (0, _) if answer.is_unread() => {
             return "Cannot tell: nothing has been read of this process yet.\n".to_owned();
         }
         (0, None) => match undecided(answer) {
+            0 if has_ended => format!("Nothing grew, watched for {watched}.\n"),
             0 => format!("Nothing grows, watched for {watched}.\n"),
             count => {
                 let least = if answer.omitted_lines > 0 {
@@ -434,8 +437,9 @@ pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
                     ""
                 };
                 let lines = if count == 1 { "line" } else { "lines" };
+                let grow = if has_ended { "have grown" } else { "grow" };
                 format!(
-                    "Nothing is known to grow, watched for {watched}; of {least}{} {lines} it cannot be told.\n",
+                    "Nothing is known to {grow}, watched for {watched}; of {least}{} {lines} it cannot be told.\n",
                     grouped(count)
                 )
             }
@@ -449,7 +453,18 @@ pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
             rising(young, &watched)
         ));
     }
+    if let Some((ended, until)) = ended_ns(answer).zip(answer.until_boot_ns) {
+        text.push_str(&format!(
+            "As it was {} before the end, at its last allocation: what a program frees as it ends does not count as given back.\n",
+            nanoseconds(ended.saturating_sub(until))
+        ));
+    }
     text
+}
+
+/// When the process ended, or stopped being traced.
+fn ended_ns(answer: &v1::LeaksResponse) -> Option<u64> {
+    answer.process.as_ref()?.ended_boot_ns
 }
 
 /// The lines of which nobody can tell whether they grow.
@@ -462,9 +477,15 @@ fn undecided(answer: &v1::LeaksResponse) -> u64 {
 /// Says how many lines grow, by how much, and which grows most.
 fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     let sum = bytes(answer.growing_bytes);
+    let has_ended = ended_ns(answer).is_some();
     let count = match answer.growing_lines {
+        1 if has_ended => "1 line of the program grew".to_owned(),
         1 => "1 line of the program grows".to_owned(),
-        count => format!("{} lines of the program grow", grouped(count)),
+        count => format!(
+            "{} lines of the program {}",
+            grouped(count),
+            if has_ended { "grew" } else { "grow" }
+        ),
     };
     let most = match (answer.lines.first(), answer.growing_lines) {
         (None, _) => String::new(),
@@ -489,7 +510,7 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     };
     let together = answer.together.as_ref().map(together).unwrap_or_default();
     let sure = answer.lines.iter().filter_map(|line| line.confidence);
-    let early = if sure.fold(f64::NAN, f64::max) < SURE {
+    let early = if !has_ended && sure.fold(f64::NAN, f64::max) < SURE {
         "A cache that still fills looks the same until it is full: ask again later.\n"
     } else {
         ""
@@ -583,6 +604,14 @@ fn given_back(answer: &v1::LeaksResponse) -> String {
     text
 }
 
+/// An age; of blocks that a process freed as it ended it is not known.
+pub(in crate::commands) fn age(age_ns: u64) -> String {
+    match age_ns {
+        0 => units::unknown(),
+        age_ns => nanoseconds(age_ns),
+    }
+}
+
 fn groups(groups: &[v1::LeakGroup]) -> String {
     let by_step = groups
         .iter()
@@ -619,7 +648,7 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
             bytes(group.live_bytes),
             bytes(group.growth_bytes),
             pace,
-            nanoseconds(group.oldest_age_ns),
+            age(group.oldest_age_ns),
         ];
         let stream = || {
             let stream = group.stream;
@@ -777,6 +806,58 @@ mod tests {
             told(vec![undecided; 2]),
             "Nothing is known to grow, watched for 0 µs; of 2 lines it cannot be told.\n"
         );
+    }
+
+    /// What a program frees as it ends does not clear it, and the answer says of which moment it is.
+    #[test]
+    fn a_process_that_has_ended() {
+        let told = |until_boot_ns, growing_groups| {
+            headline(&v1::LeaksResponse {
+                growing_groups,
+                growing_lines: growing_groups,
+                until_boot_ns,
+                process: Some(v1::Process {
+                    ended_boot_ns: Some(9_000_000_000),
+                    ..v1::Process::default()
+                }),
+                ..v1::LeaksResponse::default()
+            })
+        };
+        let moment = "As it was 3 s before the end, at its last allocation: what a program frees as it ends does not count as given back.\n";
+        assert_eq!(
+            told(Some(6_000_000_000), 0),
+            format!("Nothing grew, watched for 0 µs.\n{moment}")
+        );
+        let grew = told(Some(6_000_000_000), 1);
+        assert!(
+            grew.starts_with("1 line of the program grew: ") && grew.ends_with(moment),
+            "{grew}"
+        );
+        assert!(!told(None, 1).contains("As it was"));
+    }
+
+    /// Rows that read alike are told apart by the ways that lead to what they hold.
+    #[test]
+    fn holders_of_one_name_have_their_paths() {
+        let holder = |path: &str, container: &str| v1::Holder {
+            path: path.into(),
+            kind: Some("list".into()),
+            container: Some(container.into()),
+            length: Some(3),
+            ..v1::Holder::default()
+        };
+        let told = held_by(&v1::LeaksResponse {
+            holders: vec![
+                holder("log.errors[*].a", "log.errors"),
+                holder("log.errors[*].b", "log.errors"),
+                holder("cache[*]", "cache"),
+            ],
+            looked_at: Some(v1::Amount { count: 9, bytes: 9 }),
+            ..v1::LeaksResponse::default()
+        });
+        assert!(told.contains("\n    log.errors[*].a\n"), "{told}");
+        assert!(told.contains("\n    log.errors[*].b\n"), "{told}");
+        assert!(!told.contains("cache[*]"), "{told}");
     }
 
     #[test]

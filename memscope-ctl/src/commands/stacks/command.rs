@@ -8,6 +8,7 @@ use crate::commands::each::{documents_by, each};
 use crate::commands::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::fleet::{self, Fleet, of_processes};
+use crate::moment::in_order;
 use crate::output::{self, no_json};
 use crate::process::Processes;
 use crate::session::Session;
@@ -73,6 +74,10 @@ impl By {
 }
 
 impl Run for Stacks {
+    fn check(&self, _: &Session) -> Result<(), Failure> {
+        in_order(self.view.from.as_ref(), self.view.at.as_ref())
+    }
+
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
         let client = session.client().await?;
         let ask = async |pid| {

@@ -5,6 +5,7 @@ use crate::commands::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::file::{Target, export, told};
 use crate::format;
+use crate::moment::in_order;
 use crate::process::Process;
 use crate::session::Session;
 use memscope_proto::formats::{Format, STACKS, Tells};
@@ -50,6 +51,7 @@ impl Run for Flamegraph {
     const CLEANS_UP: bool = true;
 
     fn check(&self, _: &Session) -> Result<(), Failure> {
+        in_order(self.view.from.as_ref(), self.view.at.as_ref())?;
         let format = self.format()?;
         if self.diff && format.tells != (Tells::Stacks { differences: true }) {
             return Err(Failure::Usage {

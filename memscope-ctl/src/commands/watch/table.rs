@@ -3,7 +3,7 @@
 use crate::render::bars::bars;
 use crate::render::table::{Column, table};
 use crate::render::window::Window;
-use crate::render::{CourseKnown, command_line, device_of_kind, growth, totals_of};
+use crate::render::{CourseKnown, command_line, device_of_kind, growth, totals_of, with_age};
 use crate::units::{self, bytes, grouped, maybe_bytes, moment, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -107,7 +107,9 @@ fn row(
         let steps = look.leaks.steps.as_ref();
         let pace = steps.and_then(|steps| steps.median_ns).filter(|ns| *ns > 0);
         cells.push(pace.map_or_else(String::new, |ns| format!("{:.1}", 1e9 / ns as f64)));
-        cells.push(look.listed.as_ref().map(growth).unwrap_or_default());
+        let grows = look.listed.as_ref();
+        let grows = grows.map(|process| with_age(growth(process), process));
+        cells.push(grows.unwrap_or_default());
         let full = look.leaks.seconds_to_full;
         let full = full.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         cells.push(full.map(units::duration).unwrap_or_default());
@@ -236,6 +238,8 @@ fn cut(text: &str, most: usize, columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn look(pid: u32) -> Look {
@@ -312,6 +316,26 @@ mod tests {
             assert!(!told.contains("more lines"), "{told}");
         }
         assert!(lines_of(9).contains("more lines"));
+    }
+
+    /// What was judged long ago may have ended since.
+    #[test]
+    fn old_growth_has_its_age() {
+        let told = |judged_ago_ns| {
+            let mut look = look(7);
+            let listed = look.listed.as_mut();
+            listed.unwrap().judged_ago_ns = judged_ago_ns;
+            let window = Window {
+                columns: None,
+                lines: None,
+            };
+            text(&[look], |_| None, window)
+        };
+        for young in [None, Some(9_000_000_000)] {
+            assert!(!told(young).contains("ago"), "{young:?}");
+        }
+        let old = told(Some(90_000_000_000));
+        assert!(old.contains("+2.00 MiB/step, 1 m 30 s ago"), "{old}");
     }
 
     #[test]

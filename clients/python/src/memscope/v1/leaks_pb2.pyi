@@ -486,6 +486,7 @@ class LeaksResponse(_message.Message):
     HOLDERS_FIELD_NUMBER: _builtins.int
     LOOKED_AT_FIELD_NUMBER: _builtins.int
     UNHELD_FIELD_NUMBER: _builtins.int
+    UNTIL_BOOT_NS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     as_of: _builtins.int
@@ -510,6 +511,11 @@ class LeaksResponse(_message.Message):
     """Lines left out: beyond the limit that was asked for, beyond 5,000, and beyond what an answer has room for."""
     growing_lines: _builtins.int
     """Lines that grow, also those that are left out."""
+    until_boot_ns: _builtins.int
+    """Set where the process has ended and freed memory as it ended: then groups and lines are as they were at this moment, that of its
+    last allocation, boot-time nanoseconds. The addresses and ages of what it freed after it are not known: an age is 0
+    then, and a question for blocks of at least an age leaves them out.
+    """
     @_builtins.property
     def as_of_event(self) -> _process_pb2.EventId:
         """The last event applied."""
@@ -586,17 +592,22 @@ class LeaksResponse(_message.Message):
         holders: _abc.Iterable[_holders_pb2.Holder] | None = ...,
         looked_at: _snapshot_pb2.Amount | None = ...,
         unheld: _snapshot_pb2.Amount | None = ...,
+        until_boot_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of_event", b"as_of_event", "looked_at", b"looked_at", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "unheld", b"unheld", "young", b"young"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_until_boot_ns", b"_until_boot_ns", "_young", b"_young", "as_of_event", b"as_of_event", "looked_at", b"looked_at", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "unheld", b"unheld", "until_boot_ns", b"until_boot_ns", "young", b"young"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "holders", b"holders", "lines", b"lines", "looked_at", b"looked_at", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "unheld", b"unheld", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_until_boot_ns", b"_until_boot_ns", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "holders", b"holders", "lines", b"lines", "looked_at", b"looked_at", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "unheld", b"unheld", "until_boot_ns", b"until_boot_ns", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds_to_full: _TypeAlias = _typing.Literal["seconds_to_full"]  # noqa: Y015
     _WhichOneofArgType__seconds_to_full: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full"]  # noqa: Y015
+    _WhichOneofReturnType__until_boot_ns: _TypeAlias = _typing.Literal["until_boot_ns"]  # noqa: Y015
+    _WhichOneofArgType__until_boot_ns: _TypeAlias = _typing.Literal["_until_boot_ns", b"_until_boot_ns"]  # noqa: Y015
     _WhichOneofReturnType__young: _TypeAlias = _typing.Literal["young"]  # noqa: Y015
     _WhichOneofArgType__young: _TypeAlias = _typing.Literal["_young", b"_young"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds_to_full) -> _WhichOneofReturnType__seconds_to_full | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until_boot_ns) -> _WhichOneofReturnType__until_boot_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__young) -> _WhichOneofReturnType__young | None: ...
 
@@ -675,7 +686,7 @@ class GivenBack(_message.Message):
     """The step in which the growth had begun."""
     reserved_unused_bytes: _builtins.int
     """What the device's pool reserves and has not handed out, bytes: what was given back stays there until the pool
-    returns it to the driver. Not set where it is not known, and for other memory.
+    returns it to the driver. Not set where it is not known, for other memory, and for a process that is no longer traced.
     """
     stack: _builtins.int
     """Where the line is not known and sizes differ: the number of the stack within the process, as lines have it."""

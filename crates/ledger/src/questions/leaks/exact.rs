@@ -12,7 +12,7 @@ use super::replaced;
 use super::view::{Shown, View};
 use crate::fast_hash::FastMap;
 use crate::growth::floor::Row;
-use crate::growth::group::{Group, StackKey, UNIT};
+use crate::growth::group::{Group, StackKey};
 use crate::growth::trend;
 use crate::report::{Space, Verdict};
 use crate::state::membership::GroupKey;
@@ -24,7 +24,7 @@ use memscope_proto::v1::LeakGroup;
 pub(super) struct Exact {
     pub(super) shown: Vec<Shown>,
     /// For each device and kind of memory, the row of the blocks from before the attach that no blocks of the same size
-    /// replaced, counted in units of bytes (`UNIT`).
+    /// replaced, counted in units of bytes (`growth::group::UNIT`).
     pub(super) before: FastMap<(Option<i32>, Space), Row>,
     pub(super) chances: Chances,
 }
@@ -91,7 +91,7 @@ impl View<'_> {
         let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
         let mut chances = Chances::default();
         for (place, group) in self.judge.process.groups.groups() {
-            let row = self.judge.row(&group.floor, &group.steps);
+            let row = self.judge.row(&group.floor, &group.steps, group.left);
             chances.count(group, &row);
             families
                 .entry(family(&group.key))
@@ -182,7 +182,7 @@ impl View<'_> {
         let Some(old) = members.iter().find(|member| member.is_before()) else {
             return;
         };
-        let units = units(old.group);
+        let units = old.group.units();
         let fallen = old.row.split_falls(&self.judge.recorded);
         for (fallen, unrecorded) in fallen.into_iter().zip([false, true]) {
             let mut others: Vec<&mut Member<'_>> = members
@@ -356,14 +356,12 @@ impl View<'_> {
             stack: Some(group.key.stack),
             young: judged.young,
             net: member.net(),
-            share: member.share.as_ref().map(|share| share.times(units(group))),
+            share: member
+                .share
+                .as_ref()
+                .map(|share| share.times(group.units())),
         }
     }
-}
-
-/// Number of units of bytes in one of a group's blocks.
-pub(super) fn units(group: &Group) -> u32 {
-    u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
 fn what(group: &Group) -> What {

@@ -7,10 +7,10 @@ use super::super::steps;
 use crate::event::Level;
 use crate::fast_hash::FastMap;
 use crate::growth::floor::{Floor, Row, WindowClock, largest_fall};
-use crate::growth::group::{Group, StackKey, UNIT};
+use crate::growth::group::{Group, Left, StackKey, UNIT};
 use crate::growth::trend::{self, Scale};
 use crate::growth::verdict;
-use crate::report::{Space, StepSource, Verdict};
+use crate::report::{ProcessState, Space, StepSource, Verdict};
 use crate::state::process::Process;
 use memscope_proto::v1;
 
@@ -224,6 +224,52 @@ pub(super) fn step_axis(
     })
 }
 
+/// The last allocation of a process that has ended. A program that ends gives back what its names lead to, also what it leaked: so what was
+/// freed after this is taken to be still there.
+#[derive(Clone, Copy)]
+pub(super) struct Until {
+    /// Boot time, nanoseconds.
+    pub(super) boot_ns: u64,
+    /// Number of windows of time that had ended then; `None` where rows are judged by steps, of which none ended after it.
+    windows: Option<usize>,
+}
+
+impl Until {
+    /// `None` for a process that was not followed to its end, and for one that went on for long after its last step, or, where steps are
+    /// not known, after its last allocation: what it freed then, it freed while it worked.
+    fn of(
+        process: &Process,
+        now: u64,
+        clock: &WindowClock,
+        steps: Option<&StepAxis>,
+    ) -> Option<Until> {
+        let boot_ns = process.groups.came_ns();
+        if process.state != ProcessState::Exited || boot_ns == 0 {
+            return None;
+        }
+        let (is_near, windows) = match steps {
+            Some(axis) => (axis.until_ns == now, None),
+            None => {
+                let windows = boot_ns.saturating_sub(clock.start_ns()) / clock.width_ns();
+                (
+                    now.saturating_sub(boot_ns) <= STALE_NS,
+                    Some(windows as usize),
+                )
+            }
+        };
+        is_near.then_some(Until { boot_ns, windows })
+    }
+
+    /// Takes back what a row has of the time after it. `were_live`: what was there then.
+    fn cut(&self, row: &mut Row, were_live: u32) {
+        if let Some(windows) = self.windows {
+            row.over.truncate(windows);
+        }
+        let last = row.over.last().copied().unwrap_or(0);
+        row.now = row.now.max(last.min(were_live));
+    }
+}
+
 /// Judges rows of floors.
 pub(super) struct Judge<'a> {
     pub(super) process: &'a Process,
@@ -235,6 +281,8 @@ pub(super) struct Judge<'a> {
     pub(super) recorded: Row,
     /// Why growth proves nothing yet, whatever the rows say.
     too_early: Option<&'static str>,
+    /// For a process that has ended.
+    pub(super) until: Option<Until>,
 }
 
 /// Why growth proves nothing yet. A program that loads a model keeps more and more memory at the same lines, as one does that
@@ -269,9 +317,13 @@ impl<'a> Judge<'a> {
     /// Makes a judge that goes by steps if `steps` has them, else by time.
     pub(super) fn new(process: &'a Process, now: u64, steps: Option<StepAxis>) -> Judge<'a> {
         let clock = process.groups.clock_at(now);
-        let recorded = process
+        let until = Until::of(process, now, &clock, steps.as_ref());
+        let mut recorded = process
             .groups
             .recorded(steps.as_ref().map(|axis| &axis.clock), &clock);
+        if let Some(until) = &until {
+            until.cut(&mut recorded, u32::MAX);
+        }
         let watched_ns = now.saturating_sub(clock.start_ns());
         Judge {
             too_early: too_early(process, now, watched_ns, steps.as_ref()),
@@ -280,15 +332,20 @@ impl<'a> Judge<'a> {
             clock,
             steps,
             recorded,
+            until,
         }
     }
 
     /// The row of a group by which it is judged: of its floors over steps, or of those over time.
-    pub(super) fn row(&self, time: &Floor, steps: &Floor) -> Row {
-        match &self.steps {
+    pub(super) fn row(&self, time: &Floor, steps: &Floor, left: Option<Left>) -> Row {
+        let mut row = match &self.steps {
             Some(axis) => steps.row(&axis.clock),
             None => time.row(&self.clock),
+        };
+        if let Some(until) = &self.until {
+            until.cut(&mut row, self.process.groups.were_live(time, left));
         }
+        row
     }
 
     /// Whether not all stacks were recorded for a part of the time. In those windows a stack's row stands still,

@@ -104,8 +104,12 @@ fn grows(line: &LeakLine) -> bool {
 /// A line that grows, and its stacks that grow.
 type Growing<'a> = (&'a LeakLine, &'a Rises);
 
-/// The lines that keep blocks in the same steps, all called by one line of the program: of all such sets the one that
-/// belongs to the line that grows most, with the innermost line that calls the most of them.
+/// Share of the growth that a line must call for those outside of it to say no more: with what little it does not call, the whole would
+/// often be said of the function that runs the program.
+const NEARLY_ALL: f64 = 0.9;
+
+/// The lines that keep blocks in the same steps, all called by one line of the program: of all such sets one that belongs to the line
+/// that grows most. Its caller is the innermost one that calls nearly all of the growth of the largest such set.
 fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
     let mut growing: Vec<Growing<'_>> = lines
         .iter()
@@ -119,9 +123,9 @@ fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
         let known = |line: &LeakLine| line.callers.contains(caller);
         others.clone().any(known) && others.all(known)
     };
-    let (caller, found) = growing.iter().find_map(|(most, _)| {
+    let (caller, found, _) = growing.iter().find_map(|(most, _)| {
         let callers = most.callers.iter().filter(|caller| !says_nothing(caller));
-        let mut best: Option<(&CodeLine, Vec<Growing<'_>>)> = None;
+        let mut sets: Vec<(&CodeLine, Vec<Growing<'_>>, u64)> = Vec::new();
         for caller in callers {
             let found: Vec<Growing<'_>> = growing
                 .iter()
@@ -132,12 +136,14 @@ fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
                 .copied()
                 .collect();
             let counts = found.iter().flat_map(|(_, rises)| rises.values());
-            let least = best.as_ref().map_or(1, |(_, best)| best.len());
-            if found.len() > least && in_step(counts.map(|(count, _)| *count)) {
-                best = Some((caller, found));
+            if found.len() > 1 && in_step(counts.map(|(count, _)| *count)) {
+                let bytes = found.iter().map(|(line, _)| line.growth_bytes).sum();
+                sets.push((caller, found, bytes));
             }
         }
-        best
+        let most = sets.iter().map(|(_, _, bytes)| *bytes).max()?;
+        let mut sets = sets.into_iter();
+        sets.find(|(_, _, bytes)| *bytes as f64 >= NEARLY_ALL * most as f64)
     })?;
     let all = found.iter().map(|(line, _)| line);
     Some(LeakTogether {
@@ -602,8 +608,16 @@ mod tests {
         assert_eq!(together.growth_bytes_per_step, Some(3.0));
         let lines_of = |callers: &[CodeLine]| callers.iter().map(|f| f.line).collect::<Vec<u32>>();
         assert_eq!(lines_of(&found[0].callers), [68, 74, 90]);
-        // Blocks that the caller's caller keeps belong to the same pass.
+        // A little that the caller's caller keeps does not make the whole its own.
         all.push(growing(17, 40));
+        let together = lines(&all, &[], of).1.unwrap();
+        assert_eq!(
+            (together.line.as_ref().unwrap().line, together.lines),
+            (68, 3)
+        );
+        // Where it keeps much, it is of the same pass.
+        all.pop();
+        all.push(growing(17, 80));
         let together = lines(&all, &[], of).1.unwrap();
         assert_eq!(
             (together.line.as_ref().unwrap().line, together.lines),

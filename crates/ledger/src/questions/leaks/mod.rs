@@ -114,6 +114,7 @@ impl OfOne for v1::LeaksRequest {
             given_back: returned::given_back(&view, &chances),
             watched_ns: now.saturating_sub(view.judge.clock.start_ns()),
             seconds_to_full,
+            until_boot_ns: view.until_ns(),
         })
     }
 }

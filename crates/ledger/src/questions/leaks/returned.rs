@@ -3,7 +3,6 @@
 //! Owns: which groups grew and were then freed, how much that was and when. Refuses: memory that only goes up and down;
 //! it never grew by the rules of `growth::trend` and `growth::verdict`.
 
-use super::exact::units;
 use super::judge::{Amount, Chances, What};
 use super::view::View;
 use crate::growth::floor::{Floor, Row};
@@ -46,11 +45,7 @@ pub(super) fn given_back(view: &View<'_>, chances: &Chances) -> Vec<GivenBack> {
         left: group.left,
         stack: group.key.stack,
         size: group.key.size,
-        each: match group.key.space {
-            // A pool rounds up what it hands out.
-            Space::Pool => u64::from(units(group)).saturating_mul(UNIT),
-            Space::Driver | Space::Host => group.key.size,
-        },
+        each: group.block_bytes(),
     });
     let mut found: Vec<(StackIndex, GivenBack)> = exact
         .filter_map(|one| Some((one.stack, of(view, &one)?)))
@@ -101,7 +96,7 @@ pub(super) fn given_back(view: &View<'_>, chances: &Chances) -> Vec<GivenBack> {
 
 fn of(view: &View<'_>, one: &Candidate<'_>) -> Option<GivenBack> {
     let left = one.left?;
-    let row = view.judge.row(one.floors.0, one.floors.1);
+    let row = view.judge.row(one.floors.0, one.floors.1, one.left);
     let highest = *row.over.iter().max()?;
     // The last window with the highest floor.
     let top = row.over.iter().rposition(|floor| *floor == highest)?;
@@ -125,7 +120,7 @@ fn of(view: &View<'_>, one: &Candidate<'_>) -> Option<GivenBack> {
         .into_iter()
         .find(|row| row.ordinal == one.what.device);
     let unused = device
-        .filter(|_| one.space == Space::Pool)
+        .filter(|_| one.space == Space::Pool && process.ended_ns.is_none())
         .filter(|row| process.source_of(row) == Source::Pool)
         .and_then(|row| {
             let reserved = process.reserved_bytes(row)?;

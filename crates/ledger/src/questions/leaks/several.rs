@@ -3,7 +3,7 @@
 //! Owns: stacks and size classes that grow beyond what their exact sizes explain, as when every leaked block has
 //! another size. Refuses: groups of one size; `exact` has them.
 
-use super::exact::{Exact, units};
+use super::exact::Exact;
 use super::items::{Item, Tally};
 use super::judge::{Amount, Judgement, What};
 use super::replaced;
@@ -63,12 +63,15 @@ impl View<'_> {
         let rests: Vec<Row> = candidates
             .iter()
             .map(|(number, all)| {
-                let mut row = self.judge.row(&all.floor, &all.steps);
+                let mut row = self.judge.row(&all.floor, &all.steps, all.left);
                 let parts = parts_of(&all.key).iter();
                 // A group that began when there was no room for its stack is not in the stack's row.
                 let parts = parts.filter_map(|part| by_number.get(part));
                 for group in parts.filter(|group| group.is_of_stack(*number)) {
-                    row.without(&self.judge.row(&group.floor, &group.steps), units(group));
+                    row.without(
+                        &self.judge.row(&group.floor, &group.steps, group.left),
+                        group.units(),
+                    );
                 }
                 // Blocks that replaced blocks of the same size from before the attach are no growth.
                 for share in replaced.get(&all.key).into_iter().flatten() {
@@ -222,7 +225,7 @@ impl View<'_> {
                     && stack != BEFORE_ATTACH
                     && process.stacks.is_missing(stack)
             })
-            .map(|of| self.judge.row(&of.floor, &of.steps))
+            .map(|of| self.judge.row(&of.floor, &of.steps, of.left))
             .collect()
     }
 
@@ -259,9 +262,9 @@ impl View<'_> {
         for (number, class) in self.judge.process.groups.classes() {
             let parts = explained.remove(&number).unwrap_or_default();
             let bound = class_bound(class.key.power);
-            let mut rest = self.judge.row(&class.floor, &class.steps);
+            let mut rest = self.judge.row(&class.floor, &class.steps, class.left);
             for group in parts.iter().filter_map(|part| by_number.get(part)) {
-                rest.without(&self.judge.row(&group.floor, &group.steps), 1);
+                rest.without(&self.judge.row(&group.floor, &group.steps, group.left), 1);
             }
             let what = What {
                 device: class.key.device,

@@ -7,7 +7,9 @@ use super::super::steps;
 use super::items::{Item, Tally, each_item};
 use super::judge::{Judge, Judgement, Young};
 use crate::growth::floor::Row;
+use crate::growth::group::Group;
 use crate::report::{Frame, Space, Verdict};
+use crate::state::membership::Membership;
 use crate::state::stacks::StackIndex;
 use memscope_proto::v1::LeakGroup;
 
@@ -46,7 +48,8 @@ pub(super) struct Shown {
 }
 
 impl View<'_> {
-    /// Passes on the live blocks that are old enough, in no order.
+    /// Passes on the live blocks that are old enough, in no order. Of a process that has ended also those that it freed as it ended. How
+    /// old these were is not known, so they are no older than 0.
     pub(super) fn each(&self, mut take: impl FnMut(&Item)) {
         #[cfg(test)]
         WALKS.with(|walks| walks.set(walks.get() + 1));
@@ -56,6 +59,39 @@ impl View<'_> {
                 take(item);
             }
         });
+        if self.min_age_ns > 0 {
+            return;
+        }
+        for (number, group) in self.freed_at_its_end() {
+            let item = Item {
+                addr: None,
+                size: group.block_bytes(),
+                born_ns: now,
+                place: Membership::of_group(number as u32, 0),
+                stack: Some(group.key.stack),
+            };
+            let then = self
+                .judge
+                .process
+                .groups
+                .were_live(&group.floor, group.left);
+            for _ in group.floor.live()..then {
+                take(&item);
+            }
+        }
+    }
+
+    /// The groups whose blocks a process that has ended freed as it ended, with their numbers.
+    fn freed_at_its_end(&self) -> impl Iterator<Item = (usize, &Group)> {
+        let groups = &self.judge.process.groups;
+        let all = self.judge.until.iter().flat_map(|_| groups.groups());
+        all.filter(|(_, group)| groups.were_live(&group.floor, group.left) > group.floor.live())
+    }
+
+    /// The moment that the answer describes, in nanoseconds of boot time, if that is one before the process freed memory as it ended.
+    pub(super) fn until_ns(&self) -> Option<u64> {
+        let until = self.judge.until?;
+        self.freed_at_its_end().next().map(|_| until.boot_ns)
     }
 
     pub(super) fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {

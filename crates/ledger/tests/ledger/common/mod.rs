@@ -73,6 +73,7 @@ struct DeviceState {
 }
 
 /// The simulated process.
+#[derive(Clone)]
 pub struct Sim {
     pub time: u64,
     pub tid: u32,

@@ -1,7 +1,7 @@
 //! The view of what grows in a process.
 
 use super::{about, count, limits, size};
-use crate::commands::leaks::table::{headline, short, who};
+use crate::commands::leaks::table::{age, headline, short, who};
 use crate::commands::top::page::{Cell, Opens, Page, Row, Tone, number, text};
 use crate::render::frames::Frame;
 use crate::render::steps;
@@ -123,10 +123,7 @@ fn row(line: &v1::LeakLine, holder: &str) -> Row {
             Cell::number(rate(line.growth_bytes_per_s), Some(line.growth_bytes_per_s)),
             count(line.live_count),
             Cell::text(device_or_host(line.device, line.source())),
-            Cell::number(
-                units::nanoseconds(line.oldest_age_ns),
-                Some(line.oldest_age_ns as f64),
-            ),
+            Cell::number(age(line.oldest_age_ns), Some(line.oldest_age_ns as f64)),
             Cell::number(
                 since.map(grouped).unwrap_or_default(),
                 since.map(|step| step as f64),

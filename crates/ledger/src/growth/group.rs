@@ -435,9 +435,13 @@ impl Groups {
 
     /// How many of the live blocks of a group (or of its units) there were when the last block came to any group.
     pub(crate) fn were_live(&self, floor: &Floor, left: Option<Left>) -> u32 {
+        floor.live().saturating_add(self.freed_since(left))
+    }
+
+    /// How many of the blocks of a group (or of its units) were freed since the last block came to any group.
+    pub(crate) fn freed_since(&self, left: Option<Left>) -> u32 {
         let left = left.filter(|left| left.came == self.came);
-        let since = left.map_or(0, |left| left.since);
-        floor.live().saturating_add(since)
+        left.map_or(0, |left| left.since)
     }
 
     /// Largest number of a group of an exact size, plus one.

@@ -300,6 +300,44 @@ fn a_cache_that_grows_until_the_end() {
     }
 }
 
+/// A program that is ended while it loads a model has freed all of it, and has not leaked.
+#[test]
+fn a_program_that_ends_while_it_loads() {
+    let mut training = Training::new();
+    let mut dice = Dice(3);
+    for _ in 0..300 {
+        training.alloc(LEAK, 64 << 10);
+        if dice.below(2) == 0 {
+            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
+            training.free(passing);
+        }
+        training.sim.time += 20 * MS;
+    }
+    assert_eq!(training.leaks().growing_groups, 0);
+    let ended = training.ends();
+    assert_eq!(ended.growing_groups, 0, "{ended:#?}");
+}
+
+/// A young growth that fills the device before it is old enough is told early, also once the program has ended and freed it.
+#[test]
+fn what_has_filled_the_device_is_told_early_after_the_end() {
+    let mut training = Training::new();
+    for _ in 0..50 {
+        training.alloc(LEAK, 32 * MIB);
+        training.step();
+    }
+    let early = training.leaks();
+    assert_eq!(early.growing_groups, 0, "{early:#?}");
+    let Body::Call(mut free) = call("cudaMemGetInfo", CallOp::MemInfo, 0, 0) else {
+        unreachable!()
+    };
+    (free.device, free.size, free.extra) = (Some(0), 80 << 30, 1 << 30);
+    training.say(Body::Call(free));
+    let before = training.leaks();
+    assert_eq!(before.growing_groups, 1, "{before:#?}");
+    assert_eq!(said(&training.ends()), said(&before));
+}
+
 /// What is given back before the last allocation is given back, although the program ends soon.
 #[test]
 fn what_is_freed_before_other_work_was_given_back() {

@@ -226,10 +226,13 @@ pub(super) fn step_axis(
 
 /// The last allocation of a process that has ended. A program that ends gives back what its names lead to, also what it leaked: so what was
 /// freed after this is taken to be still there.
-#[derive(Clone, Copy)]
 pub(super) struct Until {
     /// Boot time, nanoseconds.
     pub(super) boot_ns: u64,
+    /// Number of blocks that were freed after it.
+    freed: u64,
+    /// Bytes of these that went back to the pools of each device.
+    freed_bytes: FastMap<Option<i32>, u64>,
     /// Number of windows of time that had ended then; `None` where rows are judged by steps, of which none ended after it.
     windows: Option<usize>,
 }
@@ -257,7 +260,24 @@ impl Until {
                 )
             }
         };
-        is_near.then_some(Until { boot_ns, windows })
+        if !is_near {
+            return None;
+        }
+        let mut until = Until {
+            boot_ns,
+            freed: 0,
+            freed_bytes: FastMap::default(),
+            windows,
+        };
+        for (_, group) in process.groups.groups() {
+            let freed = u64::from(process.groups.freed_since(group.left));
+            until.freed += freed;
+            if group.key.space == Space::Pool {
+                let bytes = until.freed_bytes.entry(group.key.device).or_default();
+                *bytes = bytes.saturating_add(freed.saturating_mul(group.block_bytes()));
+            }
+        }
+        Some(until)
     }
 
     /// Takes back what a row has of the time after it. `were_live`: what was there then.
@@ -292,6 +312,7 @@ fn too_early(
     now: u64,
     watched_ns: u64,
     steps: Option<&StepAxis>,
+    until: Option<&Until>,
 ) -> Option<&'static str> {
     if steps.is_some_and(|axis| !axis.is_guessed) {
         return None;
@@ -302,6 +323,7 @@ fn too_early(
         return Some("its steps have just begun");
     }
     let [allocs, frees] = process.devices.came_and_went();
+    let frees = frees.saturating_sub(until.map_or(0, |until| until.freed));
     let stays = allocs.saturating_sub(frees);
     // Readings do not see what came and went between them. A program that is followed for the first time while it runs has mostly loaded what it
     // works on.
@@ -326,7 +348,7 @@ impl<'a> Judge<'a> {
         }
         let watched_ns = now.saturating_sub(clock.start_ns());
         Judge {
-            too_early: too_early(process, now, watched_ns, steps.as_ref()),
+            too_early: too_early(process, now, watched_ns, steps.as_ref(), until.as_ref()),
             process,
             now,
             clock,
@@ -554,11 +576,15 @@ impl<'a> Judge<'a> {
             return false;
         };
         // A pool hands out first what it has.
+        let freed = |until: &Until| until.freed_bytes.get(&what.device).copied();
+        let freed = self.until.as_ref().and_then(freed).unwrap_or(0);
         let spare = match what.space {
             Space::Pool => self.process.spare_bytes(row),
             Space::Driver | Space::Host => Some(0),
         };
-        let room = row.free_at(self.now).zip(spare);
+        let spare = spare.map(|spare| spare.saturating_sub(freed));
+        let moment = self.until.as_ref().map_or(self.now, |until| until.boot_ns);
+        let room = row.free_at(moment).zip(spare);
         let room = room.map(|(free, spare)| free.saturating_add(spare));
         let growth = bytes_per_step * steps as f64;
         growth > 0.0 && room.is_some_and(|room| (room as f64) < growth)

@@ -70,12 +70,7 @@ impl View<'_> {
                 place: Membership::of_group(number as u32, 0),
                 stack: Some(group.key.stack),
             };
-            let then = self
-                .judge
-                .process
-                .groups
-                .were_live(&group.floor, group.left);
-            for _ in group.floor.live()..then {
+            for _ in 0..self.judge.process.groups.freed_since(group.left) {
                 take(&item);
             }
         }
@@ -85,12 +80,12 @@ impl View<'_> {
     fn freed_at_its_end(&self) -> impl Iterator<Item = (usize, &Group)> {
         let groups = &self.judge.process.groups;
         let all = self.judge.until.iter().flat_map(|_| groups.groups());
-        all.filter(|(_, group)| groups.were_live(&group.floor, group.left) > group.floor.live())
+        all.filter(|(_, group)| groups.freed_since(group.left) > 0)
     }
 
     /// The moment that the answer describes, in nanoseconds of boot time, if that is one before the process freed memory as it ended.
     pub(super) fn until_ns(&self) -> Option<u64> {
-        let until = self.judge.until?;
+        let until = self.judge.until.as_ref()?;
         self.freed_at_its_end().next().map(|_| until.boot_ns)
     }
 

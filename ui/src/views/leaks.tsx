@@ -74,6 +74,7 @@ function Evidence({ id }: { id: number }): JSX.Element {
   );
   const answer = leaks.value.answer;
   const growing = answer?.lines.filter((line) => line.verdict === "growing") ?? [];
+  const hasEnded = answer?.process?.ended_boot_ns != null;
   const undecided = answer?.lines.filter((line) => line.verdict === "undecided") ?? [];
   return (
     <Section title="Leaks" state={leaks.value} id="leaks">
@@ -82,7 +83,8 @@ function Evidence({ id }: { id: number }): JSX.Element {
           {Number(answer.growing_lines) > 0 ? (
             <>
               <b>
-                {grouped(answer.growing_lines)} {Number(answer.growing_lines) === 1 ? "line grows" : "lines grow"}
+                {grouped(answer.growing_lines)} {Number(answer.growing_lines) === 1 ? "line" : "lines"}{" "}
+                {hasEnded ? "grew" : Number(answer.growing_lines) === 1 ? "grows" : "grow"}
               </b>
               : {signedBytes(answer.growing_bytes)} in the {nanoseconds(answer.watched_ns)} that were watched
               {answer.seconds_to_full != null ? (
@@ -99,13 +101,15 @@ function Evidence({ id }: { id: number }): JSX.Element {
           ) : answer.young ? (
             <>Too early to tell: {rising(answer.young, answer.watched_ns)}.</>
           ) : (
-            <>Nothing is known to grow, after {nanoseconds(answer.watched_ns)}.</>
+            <>
+              Nothing is known to {hasEnded ? "have grown" : "grow"}, after {nanoseconds(answer.watched_ns)}.
+            </>
           )}
           {answer.until_boot_ns != null && answer.process?.ended_boot_ns != null && (
             <>
               {" "}
-              As it was {nanoseconds(Number(answer.process.ended_boot_ns) - Number(answer.until_boot_ns))} before the end,
-              at its last allocation: what a program frees as it ends does not count as given back.
+              As it was {nanoseconds(Number(answer.process.ended_boot_ns) - Number(answer.until_boot_ns))} before the end: what a
+              program frees as it ends does not count as given back.
             </>
           )}
           {answer.steps && (
@@ -240,7 +244,9 @@ function OneLine({ line, groups }: { line: LeakLine; groups: LeakGroup[] }): JSX
           name="live"
           value={bytes(line.live_bytes)}
           title={`${grouped(line.live_bytes)} bytes`}
-          more={`${grouped(line.live_count)} blocks, the oldest ${nanoseconds(line.oldest_age_ns)} old`}
+          more={`${grouped(line.live_count)} blocks${
+            Number(line.oldest_age_ns) > 0 ? `, the oldest ${nanoseconds(line.oldest_age_ns)} old` : ""
+          }`}
         />
         <Measure
           name="confidence"

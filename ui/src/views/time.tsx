@@ -314,6 +314,10 @@ function signsOf(id: number, node: string | null, marks: MarksAnswer | null, poo
     text: mark.name,
   }));
   for (const one of failures(id, node, pool)) {
+    // Of what a process freed as it ended the age is not known.
+    if (!step && Number(one.oldest_age_ns) === 0) {
+      return [];
+    }
     const where = one.line ? ` at ${short(one.line.file)}:${one.line.line}` : "";
     const text = `failed: ${bytes(one.size_bytes)}${where}`;
     signs.push({ boot: Number(one.time_boot_ns), kind: "oom", text, device: one.device });
@@ -332,19 +336,21 @@ function signsOf(id: number, node: string | null, marks: MarksAnswer | null, poo
 /** Where lines began to grow that still do: at their first step, and without steps at their oldest block. A recording has no other findings. */
 function beginnings(leaks: LeaksAnswer | null, steps: StepsAnswer | null): Sign[] {
   const growing = (leaks?.lines ?? []).filter((one) => one.verdict === "growing" && !one.beside);
-  return growing.map((one) => {
+  return growing.flatMap((one) => {
     const first = one.first_step == null ? null : Number(one.first_step);
     const step = (steps?.rows ?? []).find(
       (row) => first !== null && Number(row.step) - Number(row.steps) < first && first <= Number(row.step),
     );
     const oldest = Number(leaks?.as_of_boot_ns) - Number(one.oldest_age_ns);
     const where = one.line ? `${one.line.file}:${one.line.line}` : `blocks of ${bytes(one.largest_bytes)}`;
-    return {
-      boot: step ? Number(step.from_boot_ns) : oldest,
-      kind: "finding",
-      text: `grows from here: ${where}`,
-      device: one.device ?? undefined,
-    };
+    return [
+      {
+        boot: step ? Number(step.from_boot_ns) : oldest,
+        kind: "finding",
+        text: `grows from here: ${where}`,
+        device: one.device ?? undefined,
+      },
+    ];
   });
 }
 

@@ -63,23 +63,62 @@ pub(crate) struct OfStack {
 pub(crate) struct Left {
     pub(crate) time_ns: u64,
     pub(crate) tick: u64,
-    /// Number of blocks that had come to any group until then, modulo 2^32.
+    /// How many blocks of its kind of memory had come until then, modulo 2^32.
     #[serde(default)]
     came: u32,
-    /// How many of the group's blocks (or of its units) were freed since the last of those came.
+    /// How many of the group's blocks (or of its units) were freed since the last of those came, and their bytes.
     #[serde(default)]
-    since: u32,
+    since: (u32, u64),
 }
 
 impl Left {
-    /// `by` more are freed now.
-    fn more(now: Left, before: Option<Left>, by: u32) -> Option<Left> {
+    /// `count` more of the group's blocks (or of its units), with so many bytes, are freed `now`.
+    fn more(now: Left, before: Option<Left>, count: u32, bytes: u64) -> Option<Left> {
         let before = before.filter(|before| before.came == now.came);
-        let since = before.map_or(0, |before| before.since);
+        let (known, known_bytes) = before.map_or((0, 0), |before| before.since);
         Some(Left {
-            since: since.saturating_add(by),
+            since: (
+                known.saturating_add(count),
+                known_bytes.saturating_add(bytes),
+            ),
             ..now
         })
+    }
+}
+
+/// The last blocks of one kind of memory that came and went.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Run {
+    /// How many have come, modulo 2^32.
+    came: u32,
+    /// When the first one was freed after so many had come; `None` where none ever was.
+    freed: Option<(u32, u64)>,
+}
+
+/// The last blocks that came and went, by the kind of memory: what a thread does that loads data into memory of the host says nothing
+/// of the device.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Runs {
+    pool: Run,
+    driver: Run,
+    host: Run,
+}
+
+impl Runs {
+    fn of(&self, space: Space) -> &Run {
+        match space {
+            Space::Pool => &self.pool,
+            Space::Driver => &self.driver,
+            Space::Host => &self.host,
+        }
+    }
+
+    fn of_mut(&mut self, space: Space) -> &mut Run {
+        match space {
+            Space::Pool => &mut self.pool,
+            Space::Driver => &mut self.driver,
+            Space::Host => &mut self.host,
+        }
     }
 }
 
@@ -263,12 +302,8 @@ pub(crate) struct Groups {
     /// They were given up because memory was short: no block is in any group from then on.
     #[serde(default)]
     given_up: bool,
-    /// When the last block came, 0 before the first one.
     #[serde(default)]
-    came_ns: u64,
-    /// Number of blocks that have come, modulo 2^32.
-    #[serde(default)]
-    came: u32,
+    runs: Runs,
 }
 
 impl Groups {
@@ -305,8 +340,7 @@ impl Groups {
             patience: 0,
             patience_of_stacks: 0,
             given_up: false,
-            came_ns: 0,
-            came: 0,
+            runs: Runs::default(),
         }
     }
 
@@ -378,8 +412,8 @@ impl Groups {
             return Membership::NOWHERE;
         }
         self.clock.advance(time_ns);
-        self.came_ns = self.came_ns.max(time_ns);
-        self.came = self.came.wrapping_add(1);
+        let run = self.runs.of_mut(key.space);
+        run.came = run.came.wrapping_add(1);
         key.stack = stacks::place(key.stack);
         let exact = match self.by_key.get(&key) {
             Some(&found) => found,
@@ -428,20 +462,18 @@ impl Groups {
         }
     }
 
-    /// When the last block came; 0 if none did, or a checkpoint of an older version does not say it.
-    pub(crate) fn came_ns(&self) -> u64 {
-        self.came_ns
+    /// When the first block of this kind of memory was freed after which none came any more, boot-time nanoseconds; `None` where one has come since.
+    pub(crate) fn frees_since_ns(&self, space: Space) -> Option<u64> {
+        let run = self.runs.of(space);
+        let freed = run.freed.filter(|(came, _)| *came == run.came);
+        freed.map(|(_, time_ns)| time_ns)
     }
 
-    /// How many of the live blocks of a group (or of its units) there were when the last block came to any group.
-    pub(crate) fn were_live(&self, floor: &Floor, left: Option<Left>) -> u32 {
-        floor.live().saturating_add(self.freed_since(left))
-    }
-
-    /// How many of the blocks of a group (or of its units) were freed since the last block came to any group.
-    pub(crate) fn freed_since(&self, left: Option<Left>) -> u32 {
-        let left = left.filter(|left| left.came == self.came);
-        left.map_or(0, |left| left.since)
+    /// How many of the blocks of a group (or of its units) of this kind of memory were freed since the last one of that kind came, and their bytes.
+    pub(crate) fn freed_since(&self, space: Space, left: Option<Left>) -> (u32, u64) {
+        let run = self.runs.of(space);
+        let left = left.filter(|left| left.came == run.came);
+        left.map_or((0, 0), |left| left.since)
     }
 
     /// Largest number of a group of an exact size, plus one.
@@ -461,19 +493,50 @@ impl Groups {
         }
     }
 
-    /// Takes a freed block out of its groups.
-    pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
+    /// Takes a freed block out of its groups. `bytes`: what it took of its memory.
+    pub(crate) fn leave(&mut self, time_ns: u64, place: Membership, bytes: u64) {
+        self.go(time_ns, place, Some(bytes));
+    }
+
+    /// Takes a block out of its groups that is still there, and is counted elsewhere from now on.
+    pub(crate) fn moves(&mut self, time_ns: u64, place: Membership) {
+        self.go(time_ns, place, None);
+    }
+
+    fn go(&mut self, time_ns: u64, place: Membership, freed: Option<u64>) {
         self.clock.advance(time_ns);
-        let left = Left {
-            time_ns,
-            tick: self.tick,
-            came: self.came,
-            since: 0,
-        };
         let others = match place.named() {
             Named::Loose(number) => self.loose.goes(number),
             _ => self.others(place),
         };
+        let Some(others) = others else {
+            return;
+        };
+        let class = self.classes.get_mut(others.class as usize);
+        let run = class
+            .as_ref()
+            .map(|class| self.runs.of_mut(class.key.space));
+        let came = run.map_or(0, |run| {
+            if freed.is_some() && run.freed.is_none_or(|(came, _)| came != run.came) {
+                run.freed = Some((run.came, time_ns));
+            }
+            run.came
+        });
+        let left = |before: &mut Option<Left>, count: u32| {
+            let Some(bytes) = freed else { return };
+            let now = Left {
+                time_ns,
+                tick: self.tick,
+                came,
+                since: (0, 0),
+            };
+            *before = Left::more(now, *before, count, bytes);
+        };
+        if let Some(class) = class {
+            class.floor.went(&self.clock, 1);
+            class.steps.went(&self.ticks, 1);
+            left(&mut class.left, 1);
+        }
         let group = place.exact().and_then(|number| self.groups.get_mut(number));
         if let Some(group) = group {
             group.floor.went(&self.clock, 1);
@@ -484,20 +547,12 @@ impl Groups {
             let lived = (self.tick as u32).saturating_sub(born);
             group.freed.1 = group.freed.1.max(lived);
             group.touched_ns = time_ns;
-            group.left = Left::more(left, group.left, 1);
-        }
-        let Some(others) = others else {
-            return;
-        };
-        if let Some(class) = self.classes.get_mut(others.class as usize) {
-            class.floor.went(&self.clock, 1);
-            class.steps.went(&self.ticks, 1);
-            class.left = Left::more(left, class.left, 1);
+            left(&mut group.left, 1);
         }
         if let Some(all) = self.of_stacks.get_mut(others.of_stack as usize) {
             all.floor.went(&self.clock, others.units);
             all.steps.went(&self.ticks, others.units);
-            all.left = Left::more(left, all.left, others.units);
+            left(&mut all.left, others.units);
         }
     }
 
@@ -724,7 +779,7 @@ mod tests {
         let mut groups = Groups::new(0, 10, 100);
         for size in 1..10_000 {
             let place = groups.join(size, key(size));
-            groups.leave(size, place);
+            groups.leave(size, place, 1);
             assert!(groups.len() <= 100);
         }
         assert_eq!(groups.refused(), 0);
@@ -745,7 +800,7 @@ mod tests {
         let weights = groups.join(0, key(1));
         let kept = groups.join(0, key(1));
         groups.tick(100, 0, 1);
-        groups.leave(1, weights);
+        groups.leave(1, weights, 1);
         assert_eq!(freed(&groups), Some((1, 100)));
         let early = groups.join(2, key(1));
         // Another source counts anew, also what has gone.
@@ -753,13 +808,13 @@ mod tests {
         assert_eq!(freed(&groups), Some((0, 0)));
         let late = groups.join(3, key(1));
         groups.tick(3, 0, 2);
-        groups.leave(4, late);
+        groups.leave(4, late, 1);
         assert_eq!(freed(&groups), Some((1, 2)));
-        groups.leave(4, early);
+        groups.leave(4, early, 1);
         assert_eq!(freed(&groups), Some((2, 3)));
         // A training loop: a backward pass is the first source, and the first step of its optimizer follows at once.
         groups.tick(200, 0, 2);
-        groups.leave(5, kept);
+        groups.leave(5, kept, 1);
         assert_eq!(freed(&groups), Some((3, 200)));
     }
 
@@ -774,7 +829,7 @@ mod tests {
             let place = groups.join(u64::from(stack), of_stack(512, stack));
             let found = groups.of_stacks().any(|(_, all)| all.key.stack == stack);
             assert!(found && groups.of_stacks().count() <= 100, "{stack}");
-            groups.leave(u64::from(stack), place);
+            groups.leave(u64::from(stack), place, 1);
         }
         assert_eq!(groups.refused(), 0);
         let mut groups = Groups::new(0, 10, 100);
@@ -790,14 +845,14 @@ mod tests {
         // There is room for a group again, and none for its stack.
         first[1..]
             .iter()
-            .for_each(|place| groups.leave(30_000, *place));
+            .for_each(|place| groups.leave(30_000, *place, 1));
         let more: Vec<Membership> = (0..100)
             .map(|nth| groups.join(40_000, of_stack(512, 30_000 + nth)))
             .collect();
         assert_eq!(groups.of_stacks().count(), 100);
         assert_eq!(groups.refused(), 99 + 100);
         let all = first[..1].iter().chain(&others).chain(&more);
-        all.for_each(|place| groups.leave(50_000, *place));
+        all.for_each(|place| groups.leave(50_000, *place, 1));
         assert!(groups.of_stacks().all(|(_, all)| all.floor.live() == 0));
         assert!(groups.groups().all(|(_, group)| group.floor.live() == 0));
         Met {

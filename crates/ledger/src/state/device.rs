@@ -5,6 +5,7 @@
 
 use crate::event::{Body, DeviceTotal, Event, Hardware, Level};
 use crate::report::DriverBytes;
+use crate::report::Space;
 use crate::state::distribution::Recorder;
 use crate::state::driver::component::Components;
 use crate::state::pool::block::Origin;
@@ -38,6 +39,9 @@ pub(crate) struct PoolDevice {
     pub(crate) orphan_free_count: u64,
     pub(crate) orphan_free_bytes: u64,
     pub(crate) oom_count: u64,
+    /// When the last of these requests failed, boot-time nanoseconds; 0 if none did.
+    #[serde(default)]
+    pub(crate) oom_ns: u64,
     pub(crate) resync_count: u64,
     /// Number of blocks that turned out to be gone although their frees were not seen.
     pub(crate) found_gone: u64,
@@ -410,6 +414,14 @@ impl Device {
         seen.is_some_and(|(_, when)| when < self.held_changed_ns)
     }
 
+    /// The kind of memory whose allocations and frees say whether the program works: its pool's, if it has one.
+    pub(crate) fn counted_space(&self) -> Space {
+        match self.pool.alloc_count {
+            0 => Space::Driver,
+            _ => Space::Pool,
+        }
+    }
+
     /// Free bytes of the device, whichever processes use the rest, if the number is recent.
     pub(crate) fn free_at(&self, now_ns: u64) -> Option<u64> {
         let (bytes, seen_ns) = self.free_bytes?;
@@ -453,9 +465,9 @@ impl Devices {
     pub(crate) fn came_and_went(&self) -> [u64; 2] {
         let mut sums = [0u64; 2];
         for row in &self.rows {
-            let counts = match row.pool.alloc_count {
-                0 => [row.driver.alloc_count, row.driver.free_count],
-                came => [came, row.pool.free_count],
+            let counts = match row.counted_space() {
+                Space::Pool => [row.pool.alloc_count, row.pool.free_count],
+                Space::Driver | Space::Host => [row.driver.alloc_count, row.driver.free_count],
             };
             for (sum, count) in sums.iter_mut().zip(counts) {
                 *sum = sum.saturating_add(count);

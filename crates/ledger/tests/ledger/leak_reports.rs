@@ -318,25 +318,72 @@ fn a_program_that_ends_while_it_loads() {
     assert_eq!(ended.growing_groups, 0, "{ended:#?}");
 }
 
-/// A young growth that fills the device before it is old enough is told early, also once the program has ended and freed it.
+/// A young growth that has filled the device is told, also once the program has ended by that and freed it.
 #[test]
-fn what_has_filled_the_device_is_told_early_after_the_end() {
+fn what_has_filled_the_device_is_told_after_the_end() {
+    for ran_out in [true, false] {
+        let mut training = Training::new();
+        for _ in 0..50 {
+            training.alloc(LEAK, 32 * MIB);
+            training.step();
+        }
+        let early = training.leaks();
+        assert_eq!(early.growing_groups, 0, "{early:#?}");
+        if ran_out {
+            let oom = PoolOom {
+                device: 0,
+                size: 32 * MIB,
+                total_allocated: training.sim.allocated(0),
+                total_reserved: training.sim.reserved(0),
+            };
+            training.say(Body::Oom(oom));
+        }
+        let lines: Vec<Said> = said(&training.ends());
+        let lines: Vec<Option<u32>> = lines.into_iter().map(|(line, ..)| line).collect();
+        assert_eq!(lines, vec![Some(LEAK as u32); usize::from(ran_out)]);
+    }
+}
+
+/// The end of a process that was killed is no end of the time in which nothing came.
+#[test]
+fn a_process_that_waits_and_is_killed_has_waited() {
     let mut training = Training::new();
-    // What the pool has spare once all is freed, and what is free beside it, would do for more than 100 steps.
-    for _ in 0..80 {
-        training.alloc(LEAK, 32 * MIB);
+    let mut dice = Dice(3);
+    for _ in 0..300 {
+        training.alloc(LEAK, 64 << 10);
+        for _ in 0..4 + dice.below(4) {
+            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
+            training.free(passing);
+        }
+        training.sim.time += 20 * MS;
+    }
+    training.alloc(LEAK, 64 << 10);
+    training.sim.time += 25 * SECOND;
+    let before = training.leaks();
+    assert_eq!(before.growing_groups, 0, "{before:#?}");
+    training.say(Body::Exited);
+    let after = training.ask(&LeaksRequest::default());
+    assert_eq!((after.growing_groups, after.until_boot_ns), (0, None));
+}
+
+/// A thread that loads data takes page-locked memory while the others free what the device held.
+#[test]
+fn memory_of_the_host_that_comes_late_hides_nothing() {
+    let mut training = Training::new();
+    for _ in 0..150 {
+        training.alloc(LEAK, 64 << 10);
         training.step();
     }
-    let early = training.leaks();
-    assert_eq!(early.growing_groups, 0, "{early:#?}");
-    let Body::Call(mut free) = call("cudaMemGetInfo", CallOp::MemInfo, 0, 0) else {
-        unreachable!()
-    };
-    (free.device, free.size, free.extra) = (Some(0), 80 << 30, 1 << 30);
-    training.say(Body::Call(free));
     let before = training.leaks();
-    assert_eq!(before.growing_groups, 1, "{before:#?}");
-    assert_eq!(said(&training.ends()), said(&before));
+    let all: Vec<u64> = training.sim.live.keys().copied().collect();
+    for addr in all {
+        training.free(addr);
+        training.say(call("cudaHostAlloc", CallOp::HostAlloc, addr, MIB));
+    }
+    training.say(Body::Exited);
+    let after = training.ask(&LeaksRequest::default());
+    assert_eq!(said(&after), said(&before), "{after:#?}");
+    assert_eq!(before.growing_lines, 1);
 }
 
 /// What is given back before the last allocation is given back, although the program ends soon.

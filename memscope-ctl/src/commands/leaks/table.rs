@@ -455,7 +455,7 @@ pub(crate) fn headline(answer: &v1::LeaksResponse) -> String {
     }
     if let Some((ended, until)) = ended_ns(answer).zip(answer.until_boot_ns) {
         text.push_str(&format!(
-            "As it was {} before the end, at its last allocation: what a program frees as it ends does not count as given back.\n",
+            "As it was {} before the end: what a program frees as it ends does not count as given back.\n",
             nanoseconds(ended.saturating_sub(until))
         ));
     }
@@ -510,10 +510,10 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     };
     let together = answer.together.as_ref().map(together).unwrap_or_default();
     let sure = answer.lines.iter().filter_map(|line| line.confidence);
-    let early = if !has_ended && sure.fold(f64::NAN, f64::max) < SURE {
-        "A cache that still fills looks the same until it is full: ask again later.\n"
-    } else {
-        ""
+    let early = match sure.fold(f64::NAN, f64::max) < SURE {
+        true if has_ended => "A cache that was not full yet would have looked the same.\n",
+        true => "A cache that still fills looks the same until it is full: ask again later.\n",
+        false => "",
     };
     format!("{count}: {sum} in {watched}{on_host}.\n{most}{together}{early}")
 }
@@ -823,7 +823,7 @@ mod tests {
                 ..v1::LeaksResponse::default()
             })
         };
-        let moment = "As it was 3 s before the end, at its last allocation: what a program frees as it ends does not count as given back.\n";
+        let moment = "As it was 3 s before the end: what a program frees as it ends does not count as given back.\n";
         assert_eq!(
             told(Some(6_000_000_000), 0),
             format!("Nothing grew, watched for 0 µs.\n{moment}")

@@ -91,7 +91,9 @@ impl View<'_> {
         let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
         let mut chances = Chances::default();
         for (place, group) in self.judge.process.groups.groups() {
-            let row = self.judge.row(&group.floor, &group.steps, group.left);
+            let row = self
+                .judge
+                .row(group.key.space, &group.floor, &group.steps, group.left);
             chances.count(group, &row);
             families
                 .entry(family(&group.key))

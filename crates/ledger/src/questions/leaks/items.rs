@@ -16,7 +16,8 @@ pub(super) struct Item {
     pub(super) addr: Option<u64>,
     /// Bytes that it takes on the device (rounded).
     pub(super) size: u64,
-    pub(super) born_ns: u64,
+    /// Boot time of the allocation; `None` for one that a process freed as it ended.
+    pub(super) born_ns: Option<u64>,
     /// The groups that it belongs to.
     pub(super) place: Membership,
     pub(super) stack: Option<StackIndex>,
@@ -29,8 +30,9 @@ pub(super) struct Tally {
     pub(super) bytes: u64,
     /// Bytes of the smallest and of the largest of them.
     pub(super) sizes: [u64; 2],
-    pub(super) oldest_ns: u64,
-    pub(super) newest_ns: u64,
+    /// Of those whose times are known.
+    pub(super) oldest_ns: Option<u64>,
+    pub(super) newest_ns: Option<u64>,
     /// Boot time of the allocation and address of the oldest blocks, oldest first.
     pub(super) examples: Vec<(u64, u64)>,
 }
@@ -38,26 +40,25 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn add(&mut self, item: &Item) {
         if self.count == 0 {
-            self.oldest_ns = item.born_ns;
-            self.newest_ns = item.born_ns;
             self.sizes = [item.size; 2];
         }
         let [smallest, largest] = self.sizes;
         self.sizes = [smallest.min(item.size), largest.max(item.size)];
         self.count += 1;
         self.bytes = self.bytes.saturating_add(item.size);
-        self.oldest_ns = self.oldest_ns.min(item.born_ns);
         self.newest_ns = self.newest_ns.max(item.born_ns);
-        if let Some(addr) = item.addr {
+        self.oldest_ns = match (self.oldest_ns, item.born_ns) {
+            (Some(known), Some(born)) => Some(known.min(born)),
+            (known, born) => known.or(born),
+        };
+        if let (Some(addr), Some(born_ns)) = (item.addr, item.born_ns) {
             let is_full = self.examples.len() == EXAMPLES;
-            if is_full && self.examples.last() <= Some(&(item.born_ns, addr)) {
+            if is_full && self.examples.last() <= Some(&(born_ns, addr)) {
                 return;
             }
-            let place = self
-                .examples
-                .partition_point(|e| *e <= (item.born_ns, addr));
+            let place = self.examples.partition_point(|e| *e <= (born_ns, addr));
             if place < EXAMPLES {
-                self.examples.insert(place, (item.born_ns, addr));
+                self.examples.insert(place, (born_ns, addr));
                 self.examples.truncate(EXAMPLES);
             }
         }
@@ -72,7 +73,7 @@ pub(super) fn each_item(process: &Process, mut take: impl FnMut(&Item)) {
             take(&Item {
                 addr: Some(addr),
                 size: block.rounded,
-                born_ns: block.born_ns,
+                born_ns: Some(block.born_ns),
                 place: block.place,
                 stack: Some(stacks::place(block.stack)),
             });
@@ -85,7 +86,7 @@ pub(super) fn each_item(process: &Process, mut take: impl FnMut(&Item)) {
         take(&Item {
             addr,
             size: pinned.size,
-            born_ns: pinned.born_ns,
+            born_ns: Some(pinned.born_ns),
             place: pinned.place,
             stack: None,
         });
@@ -95,7 +96,7 @@ pub(super) fn each_item(process: &Process, mut take: impl FnMut(&Item)) {
             take(&Item {
                 addr,
                 size: allocation.size,
-                born_ns: allocation.born_ns,
+                born_ns: Some(allocation.born_ns),
                 place: allocation.place,
                 stack: Some(stacks::place(allocation.stack)),
             });

@@ -7,7 +7,7 @@ use super::super::steps;
 use crate::event::Level;
 use crate::fast_hash::FastMap;
 use crate::growth::floor::{Floor, Row, WindowClock, largest_fall};
-use crate::growth::group::{Group, Left, StackKey, UNIT};
+use crate::growth::group::{Group, Groups, Left, StackKey, UNIT};
 use crate::growth::trend::{self, Scale};
 use crate::growth::verdict;
 use crate::report::{ProcessState, Space, StepSource, Verdict};
@@ -224,65 +224,90 @@ pub(super) fn step_axis(
     })
 }
 
-/// The last allocation of a process that has ended. A program that ends gives back what its names lead to, also what it leaked: so what was
-/// freed after this is taken to be still there.
-pub(super) struct Until {
-    /// Boot time, nanoseconds.
-    pub(super) boot_ns: u64,
-    /// Number of blocks that were freed after it.
-    freed: u64,
-    /// Bytes of these that went back to the pools of each device.
-    freed_bytes: FastMap<Option<i32>, u64>,
-    /// Number of windows of time that had ended then; `None` where rows are judged by steps, of which none ended after it.
+/// A process that has ended, and what it freed as it ended: all that went after the last block of that kind of memory had come. A program that ends
+/// gives back what its names lead to, also what it leaked, so this is taken to be still there.
+pub(super) struct Ending {
+    /// For each kind of memory of which something was freed, when that began.
+    began: Vec<(Space, Began)>,
+    /// How many blocks of a device and a kind of memory were freed.
+    freed: FastMap<(Option<i32>, Space), u64>,
+    /// Devices of which a request failed shortly before the end.
+    ran_out: Vec<Option<i32>>,
+}
+
+#[derive(Clone, Copy)]
+struct Began {
+    boot_ns: u64,
+    /// Number of windows of time that had ended then; `None` where rows are judged by steps.
     windows: Option<usize>,
 }
 
-impl Until {
-    /// `None` for a process that was not followed to its end, and for one that went on for long after its last step, or, where steps are
-    /// not known, after its last allocation: what it freed then, it freed while it worked.
+impl Ending {
+    /// `None` for a process that was not followed to its end, that freed nothing as it ended, or that went on for long after that or
+    /// after its last step: what it freed then, it freed while it worked.
     fn of(
         process: &Process,
         now: u64,
         clock: &WindowClock,
         steps: Option<&StepAxis>,
-    ) -> Option<Until> {
-        let boot_ns = process.groups.came_ns();
-        if process.state != ProcessState::Exited || boot_ns == 0 {
+    ) -> Option<Ending> {
+        let is_quiet = steps.is_some_and(|axis| axis.until_ns != now);
+        if process.state != ProcessState::Exited || is_quiet {
             return None;
         }
-        let (is_near, windows) = match steps {
-            Some(axis) => (axis.until_ns == now, None),
-            None => {
-                let windows = boot_ns.saturating_sub(clock.start_ns()) / clock.width_ns();
-                (
-                    now.saturating_sub(boot_ns) <= STALE_NS,
-                    Some(windows as usize),
-                )
-            }
+        let groups = &process.groups;
+        let began = |space: Space| {
+            let boot_ns = groups.frees_since_ns(space)?;
+            let before = boot_ns.saturating_sub(clock.start_ns()) / clock.width_ns();
+            let windows = steps.is_none().then_some(before as usize);
+            let is_near = now.saturating_sub(boot_ns) <= STALE_NS;
+            is_near.then_some((space, Began { boot_ns, windows }))
         };
-        if !is_near {
+        let spaces = [Space::Pool, Space::Driver, Space::Host];
+        let began: Vec<(Space, Began)> = spaces.into_iter().filter_map(began).collect();
+        if began.is_empty() {
             return None;
         }
-        let mut until = Until {
-            boot_ns,
-            freed: 0,
-            freed_bytes: FastMap::default(),
-            windows,
-        };
-        for (_, group) in process.groups.groups() {
-            let freed = u64::from(process.groups.freed_since(group.left));
-            until.freed += freed;
-            if group.key.space == Space::Pool {
-                let bytes = until.freed_bytes.entry(group.key.device).or_default();
-                *bytes = bytes.saturating_add(freed.saturating_mul(group.block_bytes()));
-            }
+        let mut freed = FastMap::default();
+        for (_, class) in groups.classes() {
+            let (space, device) = (class.key.space, class.key.device);
+            let (count, _) = groups.freed_since(space, class.left);
+            *freed.entry((device, space)).or_default() += u64::from(count);
         }
-        Some(until)
+        let ran_out = process.devices.iter();
+        let ran_out = ran_out
+            .filter(|row| row.pool.oom_ns > 0 && now.saturating_sub(row.pool.oom_ns) <= STALE_NS);
+        Some(Ending {
+            began,
+            freed,
+            ran_out: ran_out.map(|row| row.ordinal).collect(),
+        })
     }
 
-    /// Takes back what a row has of the time after it. `were_live`: what was there then.
-    fn cut(&self, row: &mut Row, were_live: u32) {
-        if let Some(windows) = self.windows {
+    fn began(&self, space: Space) -> Option<Began> {
+        let mut all = self.began.iter();
+        all.find(|(of, _)| *of == space).map(|(_, began)| *began)
+    }
+
+    /// When it began to free what it held, boot-time nanoseconds.
+    pub(super) fn boot_ns(&self) -> Option<u64> {
+        self.began.iter().map(|(_, began)| began.boot_ns).min()
+    }
+
+    /// How many blocks of a group (or of its units) it freed as it ended, and their bytes.
+    pub(super) fn freed(&self, groups: &Groups, space: Space, left: Option<Left>) -> (u32, u64) {
+        match self.began(space) {
+            Some(_) => groups.freed_since(space, left),
+            None => (0, 0),
+        }
+    }
+
+    /// Takes back what a row has of the time after that. `were_live`: what was there then.
+    fn cut(&self, row: &mut Row, space: Space, were_live: u32) {
+        let Some(began) = self.began(space) else {
+            return;
+        };
+        if let Some(windows) = began.windows {
             row.over.truncate(windows);
         }
         let last = row.over.last().copied().unwrap_or(0);
@@ -301,8 +326,8 @@ pub(super) struct Judge<'a> {
     pub(super) recorded: Row,
     /// Why growth proves nothing yet, whatever the rows say.
     too_early: Option<&'static str>,
-    /// For a process that has ended.
-    pub(super) until: Option<Until>,
+    /// For a process that has ended and freed memory as it ended.
+    pub(super) ending: Option<Ending>,
 }
 
 /// Why growth proves nothing yet. A program that loads a model keeps more and more memory at the same lines, as one does that
@@ -312,7 +337,7 @@ fn too_early(
     now: u64,
     watched_ns: u64,
     steps: Option<&StepAxis>,
-    until: Option<&Until>,
+    ending: Option<&Ending>,
 ) -> Option<&'static str> {
     if steps.is_some_and(|axis| !axis.is_guessed) {
         return None;
@@ -323,7 +348,12 @@ fn too_early(
         return Some("its steps have just begun");
     }
     let [allocs, frees] = process.devices.came_and_went();
-    let frees = frees.saturating_sub(until.map_or(0, |until| until.freed));
+    let as_it_ended = |ending: &Ending| -> u64 {
+        let rows = process.devices.iter();
+        let freed = rows.map(|row| ending.freed.get(&(row.ordinal, row.counted_space())));
+        freed.flatten().sum()
+    };
+    let frees = frees.saturating_sub(ending.map_or(0, as_it_ended));
     let stays = allocs.saturating_sub(frees);
     // Readings do not see what came and went between them. A program that is followed for the first time while it runs has mostly loaded what it
     // works on.
@@ -339,33 +369,31 @@ impl<'a> Judge<'a> {
     /// Makes a judge that goes by steps if `steps` has them, else by time.
     pub(super) fn new(process: &'a Process, now: u64, steps: Option<StepAxis>) -> Judge<'a> {
         let clock = process.groups.clock_at(now);
-        let until = Until::of(process, now, &clock, steps.as_ref());
-        let mut recorded = process
+        let ending = Ending::of(process, now, &clock, steps.as_ref());
+        let recorded = process
             .groups
             .recorded(steps.as_ref().map(|axis| &axis.clock), &clock);
-        if let Some(until) = &until {
-            until.cut(&mut recorded, u32::MAX);
-        }
         let watched_ns = now.saturating_sub(clock.start_ns());
         Judge {
-            too_early: too_early(process, now, watched_ns, steps.as_ref(), until.as_ref()),
+            too_early: too_early(process, now, watched_ns, steps.as_ref(), ending.as_ref()),
             process,
             now,
             clock,
             steps,
             recorded,
-            until,
+            ending,
         }
     }
 
-    /// The row of a group by which it is judged: of its floors over steps, or of those over time.
-    pub(super) fn row(&self, time: &Floor, steps: &Floor, left: Option<Left>) -> Row {
+    /// The row of a group of this kind of memory by which it is judged: of its floors over steps, or of those over time.
+    pub(super) fn row(&self, space: Space, time: &Floor, steps: &Floor, left: Option<Left>) -> Row {
         let mut row = match &self.steps {
             Some(axis) => steps.row(&axis.clock),
             None => time.row(&self.clock),
         };
-        if let Some(until) = &self.until {
-            until.cut(&mut row, self.process.groups.were_live(time, left));
+        if let Some(ending) = &self.ending {
+            let (freed, _) = ending.freed(&self.process.groups, space, left);
+            ending.cut(&mut row, space, time.live().saturating_add(freed));
         }
         row
     }
@@ -575,16 +603,16 @@ impl<'a> Judge<'a> {
         let Some(row) = rows.find(|row| row.ordinal == what.device) else {
             return false;
         };
+        // What there was room for before it freed all is not known, unless it ran out of it.
+        if let Some(ending) = &self.ending {
+            return bytes_per_step > 0.0 && ending.ran_out.contains(&what.device);
+        }
         // A pool hands out first what it has.
-        let freed = |until: &Until| until.freed_bytes.get(&what.device).copied();
-        let freed = self.until.as_ref().and_then(freed).unwrap_or(0);
         let spare = match what.space {
             Space::Pool => self.process.spare_bytes(row),
             Space::Driver | Space::Host => Some(0),
         };
-        let spare = spare.map(|spare| spare.saturating_sub(freed));
-        let moment = self.until.as_ref().map_or(self.now, |until| until.boot_ns);
-        let room = row.free_at(moment).zip(spare);
+        let room = row.free_at(self.now).zip(spare);
         let room = room.map(|(free, spare)| free.saturating_add(spare));
         let growth = bytes_per_step * steps as f64;
         growth > 0.0 && room.is_some_and(|room| (room as f64) < growth)

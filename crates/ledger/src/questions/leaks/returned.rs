@@ -96,7 +96,9 @@ pub(super) fn given_back(view: &View<'_>, chances: &Chances) -> Vec<GivenBack> {
 
 fn of(view: &View<'_>, one: &Candidate<'_>) -> Option<GivenBack> {
     let left = one.left?;
-    let row = view.judge.row(one.floors.0, one.floors.1, one.left);
+    let row = view
+        .judge
+        .row(one.space, one.floors.0, one.floors.1, one.left);
     let highest = *row.over.iter().max()?;
     // The last window with the highest floor.
     let top = row.over.iter().rposition(|floor| *floor == highest)?;

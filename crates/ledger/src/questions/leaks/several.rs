@@ -63,13 +63,17 @@ impl View<'_> {
         let rests: Vec<Row> = candidates
             .iter()
             .map(|(number, all)| {
-                let mut row = self.judge.row(&all.floor, &all.steps, all.left);
+                let mut row = self
+                    .judge
+                    .row(all.key.space, &all.floor, &all.steps, all.left);
                 let parts = parts_of(&all.key).iter();
                 // A group that began when there was no room for its stack is not in the stack's row.
                 let parts = parts.filter_map(|part| by_number.get(part));
                 for group in parts.filter(|group| group.is_of_stack(*number)) {
                     row.without(
-                        &self.judge.row(&group.floor, &group.steps, group.left),
+                        &self
+                            .judge
+                            .row(group.key.space, &group.floor, &group.steps, group.left),
                         group.units(),
                     );
                 }
@@ -225,7 +229,7 @@ impl View<'_> {
                     && stack != BEFORE_ATTACH
                     && process.stacks.is_missing(stack)
             })
-            .map(|of| self.judge.row(&of.floor, &of.steps, of.left))
+            .map(|of| self.judge.row(of.key.space, &of.floor, &of.steps, of.left))
             .collect()
     }
 
@@ -262,9 +266,16 @@ impl View<'_> {
         for (number, class) in self.judge.process.groups.classes() {
             let parts = explained.remove(&number).unwrap_or_default();
             let bound = class_bound(class.key.power);
-            let mut rest = self.judge.row(&class.floor, &class.steps, class.left);
+            let mut rest = self
+                .judge
+                .row(class.key.space, &class.floor, &class.steps, class.left);
             for group in parts.iter().filter_map(|part| by_number.get(part)) {
-                rest.without(&self.judge.row(&group.floor, &group.steps, group.left), 1);
+                rest.without(
+                    &self
+                        .judge
+                        .row(group.key.space, &group.floor, &group.steps, group.left),
+                    1,
+                );
             }
             let what = What {
                 device: class.key.device,
@@ -341,7 +352,7 @@ impl View<'_> {
             others.is_some_and(|of| of.class as usize == class)
                 && match item.place.exact() {
                     Some(place) => !parts.contains(&place) && risen.contains_key(&place),
-                    None => item.born_ns >= judged.since_ns,
+                    None => item.born_ns.is_some_and(|born| born >= judged.since_ns),
                 }
         };
         let mut by_stack: FastMap<Option<StackIndex>, u64> = FastMap::default();

@@ -7,7 +7,6 @@ use super::super::steps;
 use super::items::{Item, Tally, each_item};
 use super::judge::{Judge, Judgement, Young};
 use crate::growth::floor::Row;
-use crate::growth::group::Group;
 use crate::report::{Frame, Space, Verdict};
 use crate::state::membership::Membership;
 use crate::state::stacks::StackIndex;
@@ -48,45 +47,43 @@ pub(super) struct Shown {
 }
 
 impl View<'_> {
-    /// Passes on the live blocks that are old enough, in no order. Of a process that has ended also those that it freed as it ended. How
-    /// old these were is not known, so they are no older than 0.
+    /// Passes on the live blocks that are old enough, in no order. Of a process that has ended also those that it freed as it ended; how
+    /// old these were is not known, so they are left out where an age is asked for.
     pub(super) fn each(&self, mut take: impl FnMut(&Item)) {
         #[cfg(test)]
         WALKS.with(|walks| walks.set(walks.get() + 1));
         let now = self.judge.now;
+        let is_old = |born_ns: u64| now.saturating_sub(born_ns) >= self.min_age_ns;
         each_item(self.judge.process, |item| {
-            if now.saturating_sub(item.born_ns) >= self.min_age_ns {
+            if item.born_ns.is_none_or(is_old) {
                 take(item);
             }
         });
-        if self.min_age_ns > 0 {
+        let Some(ending) = self.judge.ending.as_ref().filter(|_| self.min_age_ns == 0) else {
             return;
-        }
-        for (number, group) in self.freed_at_its_end() {
-            let item = Item {
+        };
+        let groups = &self.judge.process.groups;
+        for (number, group) in groups.groups() {
+            let (count, bytes) = ending.freed(groups, group.key.space, group.left);
+            // Where their sizes differ, the first one has what is left over.
+            let each = bytes.checked_div(u64::from(count)).unwrap_or(0);
+            let mut item = Item {
                 addr: None,
-                size: group.block_bytes(),
-                born_ns: now,
+                size: bytes - each * u64::from(count).saturating_sub(1),
+                born_ns: None,
                 place: Membership::of_group(number as u32, 0),
                 stack: Some(group.key.stack),
             };
-            for _ in 0..self.judge.process.groups.freed_since(group.left) {
+            for _ in 0..count {
                 take(&item);
+                item.size = each;
             }
         }
-    }
-
-    /// The groups whose blocks a process that has ended freed as it ended, with their numbers.
-    fn freed_at_its_end(&self) -> impl Iterator<Item = (usize, &Group)> {
-        let groups = &self.judge.process.groups;
-        let all = self.judge.until.iter().flat_map(|_| groups.groups());
-        all.filter(|(_, group)| groups.freed_since(group.left) > 0)
     }
 
     /// The moment that the answer describes, in nanoseconds of boot time, if that is one before the process freed memory as it ended.
     pub(super) fn until_ns(&self) -> Option<u64> {
-        let until = self.judge.until.as_ref()?;
-        self.freed_at_its_end().next().map(|_| until.boot_ns)
+        self.judge.ending.as_ref()?.boot_ns()
     }
 
     pub(super) fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
@@ -122,14 +119,16 @@ impl View<'_> {
             None if seconds > 0.0 => growth_bytes as f64 / seconds,
             None => 0.0,
         };
+        let age =
+            |born_ns: Option<u64>| born_ns.map_or(0, |born| self.judge.now.saturating_sub(born));
         let mut group = LeakGroup {
             live_count: tally.count,
             live_bytes: tally.bytes,
             growth_count: u64::from(judged.growth).min(tally.count),
             growth_bytes,
             growth_bytes_per_s,
-            oldest_age_ns: self.judge.now.saturating_sub(tally.oldest_ns),
-            newest_age_ns: self.judge.now.saturating_sub(tally.newest_ns),
+            oldest_age_ns: age(tally.oldest_ns),
+            newest_age_ns: age(tally.newest_ns),
             verdict: judged.verdict.into(),
             confidence: judged.confidence,
             first_step: judged.first_step,

@@ -112,7 +112,7 @@ impl Allocation {
 
     /// Takes the allocation out of the counters. Only if its free was `seen` is it counted as a free.
     pub(crate) fn leave(self, scene: &mut Scene<'_>, seen: bool) {
-        scene.groups.leave(scene.time_ns, self.place);
+        scene.groups.leave(scene.time_ns, self.place, self.size);
         let row = scene.devices.driver(self.device);
         take(part(row, self.kind), self.size);
         if self.pooled {
@@ -153,7 +153,7 @@ impl Allocation {
         if self.pooled {
             return;
         }
-        scene.groups.leave(scene.time_ns, self.place);
+        scene.groups.moves(scene.time_ns, self.place);
         self.place = Membership::NOWHERE;
         // From now on the pool's blocks count its bytes.
         let (old, stack) = (self.device, self.stack);

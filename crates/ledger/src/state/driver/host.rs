@@ -97,7 +97,7 @@ impl Host {
 
     /// Takes host memory that is kept elsewhere out of the counters.
     pub(crate) fn leave(&mut self, scene: &mut Scene<'_>, pinned: &Pinned) {
-        scene.groups.leave(scene.time_ns, pinned.place);
+        scene.groups.leave(scene.time_ns, pinned.place, pinned.size);
         take(&mut self.allocated_sum, pinned.size);
         self.components.went(told(pinned.hal), pinned.size);
     }

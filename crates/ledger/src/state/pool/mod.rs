@@ -240,6 +240,7 @@ impl Pool {
         let told = matches!(self.halves.remove(&scene.tid), Some(Half::Oom));
         let device = scene.devices.pool(oom.device);
         device.oom_count += u64::from(!told);
+        device.oom_ns = scene.time_ns;
         if in_reading {
             return;
         }
@@ -360,7 +361,9 @@ impl Pool {
         told: Option<u64>,
     ) -> bool {
         debug_assert!(self.blocks.contains_key(&addr));
-        scene.groups.leave(scene.time_ns, block.place);
+        scene
+            .groups
+            .leave(scene.time_ns, block.place, block.rounded);
         scene
             .stacks
             .went(Some(block.device), block.stack, block.rounded);
@@ -460,7 +463,9 @@ impl Pool {
             return;
         }
         self.forget(addr);
-        scene.groups.leave(scene.time_ns, block.place);
+        scene
+            .groups
+            .leave(scene.time_ns, block.place, block.rounded);
         scene
             .stacks
             .went(Some(block.device), block.stack, block.rounded);

@@ -407,7 +407,7 @@ impl Pool {
                 let on = Some(device);
                 scene.stacks.went(on, block.stack, block.rounded);
                 scene.stacks.came(on, scene.stack, block.rounded, true);
-                scene.groups.leave(scene.time_ns, block.place);
+                scene.groups.moves(scene.time_ns, block.place);
                 let key = GroupKey {
                     device: on,
                     space: Space::Pool,

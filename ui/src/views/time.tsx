@@ -314,10 +314,6 @@ function signsOf(id: number, node: string | null, marks: MarksAnswer | null, poo
     text: mark.name,
   }));
   for (const one of failures(id, node, pool)) {
-    // Of what a process freed as it ended the age is not known.
-    if (!step && Number(one.oldest_age_ns) === 0) {
-      return [];
-    }
     const where = one.line ? ` at ${short(one.line.file)}:${one.line.line}` : "";
     const text = `failed: ${bytes(one.size_bytes)}${where}`;
     signs.push({ boot: Number(one.time_boot_ns), kind: "oom", text, device: one.device });
@@ -342,6 +338,10 @@ function beginnings(leaks: LeaksAnswer | null, steps: StepsAnswer | null): Sign[
       (row) => first !== null && Number(row.step) - Number(row.steps) < first && first <= Number(row.step),
     );
     const oldest = Number(leaks?.as_of_boot_ns) - Number(one.oldest_age_ns);
+    // Of what a process freed as it ended the age is not known.
+    if (!step && Number(one.oldest_age_ns) === 0) {
+      return [];
+    }
     const where = one.line ? `${one.line.file}:${one.line.line}` : `blocks of ${bytes(one.largest_bytes)}`;
     return [
       {

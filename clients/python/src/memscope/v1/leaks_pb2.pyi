@@ -512,9 +512,9 @@ class LeaksResponse(_message.Message):
     growing_lines: _builtins.int
     """Lines that grow, also those that are left out."""
     until_boot_ns: _builtins.int
-    """Set where the process has ended and freed memory as it ended: then groups and lines are as they were at this moment, that of its
-    last allocation, boot-time nanoseconds. The addresses and ages of what it freed after it are not known: an age is 0
-    then, and a question for blocks of at least an age leaves them out.
+    """Set where the process has ended and freed memory as it ended, after its last allocation: then groups and lines are as they were at this
+    moment, when it began to free, boot-time nanoseconds. Addresses of what it freed are not known, and ages are those of other blocks,
+    0 where there are none; a question for blocks of at least an age leaves it out.
     """
     @_builtins.property
     def as_of_event(self) -> _process_pb2.EventId:

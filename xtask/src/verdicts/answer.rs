@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 /// The answer about one process.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Answer {
-    /// The process.
+    /// Of the process that was asked about, what tells whether it has ended.
     #[serde(default)]
     pub process: Process,
     /// The steps that were counted.

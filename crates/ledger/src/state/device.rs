@@ -4,8 +4,7 @@
 //! allocations, which live by address in `pool` and `driver`.
 
 use crate::event::{Body, DeviceTotal, Event, Hardware, Level};
-use crate::report::DriverBytes;
-use crate::report::Space;
+use crate::report::{DriverBytes, Space};
 use crate::state::distribution::Recorder;
 use crate::state::driver::component::Components;
 use crate::state::pool::block::Origin;

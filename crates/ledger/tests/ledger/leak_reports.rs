@@ -18,6 +18,7 @@ const STEP: u64 = 60;
 const OTHER_STEP: u64 = 61;
 
 /// A training loop whose optimizer makes the marks that end steps.
+#[derive(Clone)]
 struct Training {
     sim: Sim,
     ledger: Ledger,
@@ -51,6 +52,26 @@ impl Training {
         let addr = self.sim.alloc(0, 0, size);
         self.sim.feed(&mut self.ledger);
         addr
+    }
+
+    /// A program that works frees most of what it allocates. Nothing of it repeats, so there are no steps.
+    fn work(&mut self, dice: &mut Dice) {
+        for _ in 0..4 + dice.below(4) {
+            let passing = self.alloc(OTHER, 3000 + dice.below(500_000));
+            self.free(passing);
+        }
+        self.sim.time += 20 * MS;
+    }
+
+    /// Works without steps, and leaks a block each time; returns these.
+    fn leak_without_steps(&mut self) -> Vec<u64> {
+        let mut dice = Dice(3);
+        let leaks = (0..300).map(|_| {
+            let leaked = self.alloc(LEAK, 64 << 10);
+            self.work(&mut dice);
+            leaked
+        });
+        leaks.collect()
     }
 
     fn free(&mut self, addr: u64) {
@@ -112,11 +133,7 @@ impl Training {
 
     /// What `leaks` says of the same process when it ends now, after it has freed all that it holds.
     fn ends(&self) -> LeaksResponse {
-        let mut ending = Training {
-            sim: self.sim.clone(),
-            ledger: self.ledger.clone(),
-            recorded: self.recorded,
-        };
+        let mut ending = self.clone();
         let all: Vec<u64> = ending.sim.live.keys().copied().collect();
         for addr in all {
             ending.free(addr);
@@ -211,7 +228,7 @@ fn said(report: &LeaksResponse) -> Vec<Said> {
 #[test]
 fn what_a_program_frees_as_it_ends_was_not_given_back() {
     let mut leaks = 0;
-    for (number, leaking) in [false, true].into_iter().enumerate() {
+    for leaking in [false, true] {
         let mut training = Training::new();
         let mut buffer = VecDeque::new();
         for step in 0..150 {
@@ -227,15 +244,12 @@ fn what_a_program_frees_as_it_ends_was_not_given_back() {
             training.step();
         }
         let (before, after) = (training.leaks(), training.ends());
-        assert_eq!(said(&after), said(&before), "{number}: {after:#?}");
-        assert!(after.given_back.is_empty(), "{number}: {after:#?}");
-        assert!(after.until_boot_ns.is_some(), "{number}");
+        assert_eq!(said(&after), said(&before), "{after:#?}");
+        assert!(after.given_back.is_empty(), "{after:#?}");
+        assert!(after.until_boot_ns.is_some());
         // With the step's last allocation all of its activations lived.
         for line in &after.lines {
-            assert!(
-                (150..=154).contains(&line.live_count),
-                "{number}: {line:#?}"
-            );
+            assert!((150..=154).contains(&line.live_count), "{line:#?}");
         }
         leaks += after.growing_lines;
     }
@@ -246,15 +260,7 @@ fn what_a_program_frees_as_it_ends_was_not_given_back() {
 #[test]
 fn what_a_program_without_steps_frees_as_it_ends_was_not_given_back() {
     let mut training = Training::new();
-    let mut dice = Dice(3);
-    for _ in 0..300 {
-        training.alloc(LEAK, 64 << 10);
-        for _ in 0..4 + dice.below(4) {
-            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
-            training.free(passing);
-        }
-        training.sim.time += 20 * MS;
-    }
+    training.leak_without_steps();
     let (before, after) = (training.leaks(), training.ends());
     let [(line, grown, ..)] = said(&after)[..] else {
         panic!("{after:#?}");
@@ -278,11 +284,7 @@ fn a_cache_that_grows_until_the_end() {
         for number in 0..300 {
             let larger = training.alloc(LEAK, (2 << 20) + number * 64 * 1024);
             training.free(std::mem::replace(&mut cache, larger));
-            for _ in 0..4 + dice.below(4) {
-                let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
-                training.free(passing);
-            }
-            training.sim.time += 20 * MS;
+            training.work(&mut dice);
             if is_stepped {
                 training.step();
             }
@@ -348,15 +350,7 @@ fn what_has_filled_the_device_is_told_after_the_end() {
 #[test]
 fn a_process_that_waits_and_is_killed_has_waited() {
     let mut training = Training::new();
-    let mut dice = Dice(3);
-    for _ in 0..300 {
-        training.alloc(LEAK, 64 << 10);
-        for _ in 0..4 + dice.below(4) {
-            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
-            training.free(passing);
-        }
-        training.sim.time += 20 * MS;
-    }
+    training.leak_without_steps();
     training.alloc(LEAK, 64 << 10);
     training.sim.time += 25 * SECOND;
     let before = training.leaks();
@@ -406,8 +400,8 @@ fn what_is_freed_before_other_work_was_given_back() {
     assert_eq!(report.given_back.len(), 1, "{report:#?}");
 }
 
-/// What is freed long after the last step was freed by a program that does something else, and a program that is followed no longer has
-/// not ended.
+/// What is freed long after the last step was freed by a program that does something else. One that is no longer followed has not
+/// ended, so that what it freed before was no end either.
 #[test]
 fn what_is_freed_long_before_the_end_was_given_back() {
     let mut training = Training::new();
@@ -416,11 +410,7 @@ fn what_is_freed_long_before_the_end_was_given_back() {
         training.step();
     }
     assert_eq!(training.leaks().growing_groups, 1);
-    let mut detached = Training {
-        sim: training.sim.clone(),
-        ledger: training.ledger.clone(),
-        recorded: training.recorded,
-    };
+    let mut detached = training.clone();
     for ending in [&mut training, &mut detached] {
         let all: Vec<u64> = ending.sim.live.keys().copied().collect();
         for addr in all {
@@ -441,17 +431,7 @@ fn what_is_freed_long_before_the_end_was_given_back() {
 #[test]
 fn what_is_given_back_is_told_without_steps() {
     let mut training = Training::new();
-    let mut kept = Vec::new();
-    let mut dice = Dice(3);
-    for _ in 0..300 {
-        kept.push(training.alloc(LEAK, 64 << 10));
-        // A program that works frees most of what it allocates. Nothing of it repeats, so there are no steps.
-        for _ in 0..4 + dice.below(4) {
-            let passing = training.alloc(OTHER, 3000 + dice.below(500_000));
-            training.free(passing);
-        }
-        training.sim.time += 20 * MS;
-    }
+    let kept = training.leak_without_steps();
     assert_eq!(training.leaks().growing_groups, 1);
     for addr in kept {
         training.free(addr);

@@ -24,6 +24,12 @@ pub struct Options {
 /// Cargo profile of the programs: the one that is fastest to build.
 const PROFILE: &str = "demo";
 
+/// What a shell runs to fetch PyTorch; this program is its `$0`.
+const PYTORCH: &str = r#"exec "$0" setup --torch"#;
+
+/// The same, and then the simulated device is built for this PyTorch.
+const PYTORCH_AND_DEVICE: &str = r#""$0" setup --torch && exec "$0" sim --print-env"#;
+
 /// Exit code of `leaks --exit-code` when something grows.
 const GROWS: i32 = 10;
 
@@ -31,17 +37,15 @@ const GROWS: i32 = 10;
 pub fn run(options: &Options) -> Result<()> {
     live::need_root()?;
     let began = Instant::now();
-    let mut took = prepare()?;
-    let prepared = Instant::now();
+    let real = !options.simulated && torch::has_gpu();
+    let mut took = prepare(real)?;
     let environment = torch::locate(None)?;
     let python = environment.join("bin/python");
-    let real = !options.simulated && torch::has_gpu();
     let variables = if real {
         Vec::new()
     } else {
         sim::environment(&sim::Options::default())?
     };
-    took.push(("the simulated device", prepared.elapsed()));
     show(&python, &variables, real)?;
     took.push(("all, to the named leak", began.elapsed()));
     let took: Vec<String> = took
@@ -52,14 +56,21 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds memscope and fetches PyTorch at the same time; returns how long each took.
-fn prepare() -> Result<Vec<(&'static str, Duration)>> {
+/// Builds memscope, and at the same time fetches PyTorch and builds its simulated device, unless a `real` one is used; returns
+/// how long each took.
+fn prepare(real: bool) -> Result<Vec<(&'static str, Duration)>> {
     let mut build = process::command("cargo");
     build.args(["build", "--locked", "--profile", PROFILE]);
     build.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
-    let mut torch = Command::new(std::env::current_exe().context("this program has no name")?);
-    torch.args(["setup", "--torch"]);
-    phases::side_by_side(&programs(), vec![("memscope", build), ("PyTorch", torch)])
+    let mut torch = Command::new("sh");
+    torch.args(["-c", if real { PYTORCH } else { PYTORCH_AND_DEVICE }]);
+    torch.arg(std::env::current_exe().context("this program has no name")?);
+    let fetched = if real {
+        "PyTorch"
+    } else {
+        "PyTorch and the simulated device"
+    };
+    phases::side_by_side(&programs(), vec![("memscope", build), (fetched, torch)])
 }
 
 /// Folder in which the programs are built.

@@ -867,15 +867,21 @@ impl Serving {
             let per_step: Option<f64> = on_devices().map(|one| one.growth_bytes_per_step).sum();
             process.growth_bytes_per_step = per_step.filter(|_| on_devices().next().is_some());
             // What a recording has is as it was left, and nobody judges it.
-            if self.tracer.is_some() && process.state() == v1::ProcessState::Attached {
+            if self.tracer.is_none() {
+                continue;
+            }
+            let judged = self.keeper.hub().verdict(ProcessHandle(process.handle));
+            if process.state() == v1::ProcessState::Attached {
                 // Growth that was reported stands for a moment after it has paused, and before a new daemon has judged for the first time.
                 let reported = of_it.iter().filter_map(|one| one.confidence);
                 let judged = match of_it.is_empty() {
-                    true => self.keeper.hub().verdict(ProcessHandle(process.handle)),
+                    true => judged,
                     false => Some((v1::ProcessVerdict::Growing, reported.max_by(f64::total_cmp))),
                 };
                 process.judged_ago_ns = judged.and(judged_ns).map(|ns| now.saturating_sub(ns));
                 let (verdict, sure) = judged.unwrap_or((v1::ProcessVerdict::TooEarly, None));
+                (process.verdict, process.confidence) = (verdict.into(), sure);
+            } else if let Some((verdict, sure)) = judged {
                 (process.verdict, process.confidence) = (verdict.into(), sure);
             }
         }

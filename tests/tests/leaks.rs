@@ -112,6 +112,16 @@ fn a_leak_until_the_device_is_full() {
     ] {
         assert!(table.text().contains(words), "{table}");
     }
+
+    // The list says it as well, when the probes are removed.
+    let process = until(LONG, "the verdict", || {
+        let process = daemon.process(program.pid())?;
+        (process["verdict"] != Value::Null).then_some(process)
+    });
+    assert_eq!(process["verdict"], "growing", "{process:#}");
+    assert_eq!(process["judged_ago_ns"], Value::Null, "{process:#}");
+    let list = daemon.ctl(&["ps"]);
+    assert!(list.text().contains("  GREW "), "{list}");
 }
 
 /// `ps` tells apart what grows, what does not, and of what that cannot be told yet.
@@ -156,15 +166,26 @@ fn the_list_says_of_each_whether_it_grows() {
     });
     leaks(&daemon, twin.pid(), 0);
     assert!(leaks(&daemon, young.pid(), 11)["young"].is_object());
-    let pid = twin.pid();
+    let ended = [
+        (leaky.pid(), "growing", " GREW "),
+        (twin.pid(), "steady", " steady "),
+        (young.pid(), "too_early", " too early "),
+    ];
     leaky.finish();
     twin.finish();
     young.finish();
-    until(LONG, "its end is noticed", || {
-        (listed(pid)["state"] == "exited").then_some(())
-    });
-    let ended = listed(pid);
-    assert!(ended["verdict"].is_null(), "{ended:#}");
+    for (pid, verdict, word) in ended {
+        let process = until(LONG, "what it did until its end", || {
+            let process = listed(pid);
+            (process["state"] == "exited" && !process["verdict"].is_null()).then_some(process)
+        });
+        assert_eq!(process["verdict"], verdict, "{process:#}");
+        assert!(process["judged_ago_ns"].is_null(), "{process:#}");
+        let table = daemon.ctl(&["ps"]);
+        let row = |line: &&str| line.contains(&format!(" {pid} "));
+        let row = table.text().lines().find(row);
+        assert!(row.expect("a row of it").contains(word), "{table}");
+    }
 }
 
 #[test]

@@ -198,3 +198,41 @@ fn every_command() {
     assert_eq!(daemon.process(torch.pid()).unwrap()["state"], "detached");
     torch.finish();
 }
+
+/// On a terminal of 100 columns no answer is wider: those that need a real process, whose paths and names are long.
+#[test]
+fn answers_about_a_real_process_fit_the_terminal() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid_text();
+    let ask = |words: &[&str]| daemon.ask(words).with("COLUMNS", "100").ask();
+    let attached = ask(&["attach", "--pid", &pid, "--accesses"]);
+    let marked = ask(&["mark", "--pid", &pid, "begun"]);
+    torch.ask("train 3");
+    torch.ask("alloc kept_by_a_rather_long_name 3000000");
+    let mut answers = vec![attached, marked];
+    for words in [
+        &["owners", "--pid", &pid][..],
+        &["owners", "--pid", &pid, "--tree"],
+        &["holders", "--pid", &pid],
+        &["diff", "--pid", &pid, "--from", "mark:begun"],
+        &["marks", "--pid", &pid, "--all"],
+        &["stacks", "--pid", &pid],
+        &["steps", "--pid", &pid],
+        &["pool", "--pid", &pid],
+        &["inefficient", "--pid", &pid],
+        &["trigger", "list"],
+        &["snapshots"],
+        &["doctor"],
+        &["detach", "--pid", &pid],
+    ] {
+        answers.push(ask(words));
+    }
+    for said in answers {
+        for line in said.text().lines() {
+            let columns = line.chars().count();
+            assert!(columns <= 100, "{columns} columns: {line}\nin {said}");
+        }
+    }
+    torch.finish();
+}

@@ -333,6 +333,18 @@ fn a_process_ends_while_nobody_looks() {
     // What it did before its end is known.
     let stats = next.stats(pid);
     assert_eq!(allocations(&stats), 2, "{stats:#}");
+    // Nobody had judged it, so this one does.
+    let verdict = until(LONG, "the verdict on what has ended", || {
+        let process = next.process(pid)?;
+        process["verdict"].as_str().map(str::to_owned)
+    });
+    // Two blocks came: how long before the end they did decides whether more would have had the time to.
+    let leaks = next.json(&["leaks", "--pid", &pid.to_string()]);
+    let told = match leaks["young"].is_object() {
+        true => "too_early",
+        false => "steady",
+    };
+    assert_eq!(verdict, told, "{leaks:#}");
     next.stop();
     assert_eq!(bpffs.pinned(), Vec::<String>::new());
 }

@@ -136,7 +136,8 @@ impl EventHub {
         }
     }
 
-    /// Takes over how a traced process is judged now. It is forgotten when the process is no longer traced.
+    /// Takes over how a process is judged: a traced one now, and one that is no longer traced once more, when all is known of it. The end of
+    /// the trace makes what was said before it void.
     pub fn judged(&self, process: ProcessHandle, verdict: ProcessVerdict, sure: Option<f64>) {
         self.lock().verdicts.insert(process, (verdict, sure));
     }
@@ -152,7 +153,13 @@ impl EventHub {
         self.lock().judged_boot_ns
     }
 
-    /// How a process was judged last, and the confidence of what grows; `None` if it was not judged, or is no longer traced.
+    /// Forgets how a process was judged of which nothing is known any more.
+    pub fn forget(&self, process: ProcessHandle) {
+        self.lock().verdicts.remove(&process);
+    }
+
+    /// How a process was judged last, and the confidence of what grows; `None` if it was not judged since it is traced, or since it no longer
+    /// is.
     #[must_use]
     pub fn verdict(&self, process: ProcessHandle) -> Option<(ProcessVerdict, Option<f64>)> {
         self.lock().verdicts.get(&process).copied()
@@ -238,6 +245,14 @@ mod tests {
         let growing = (ProcessVerdict::Growing, Some(0.9));
         assert_eq!(hub.verdict(process), Some(growing));
         hub.publish(&event);
+        assert_eq!(hub.verdict(process), None);
+        hub.judged(process, ProcessVerdict::Steady, None);
+        assert_eq!(
+            hub.verdict(process),
+            Some((ProcessVerdict::Steady, None)),
+            "once more, after its end"
+        );
+        hub.forget(process);
         assert_eq!(hub.verdict(process), None);
     }
 

@@ -386,7 +386,8 @@ impl Refusal {
                     .into()
             }
             Refusal::Ended { pid, .. } => format!(
-                "`memscope-ctl marks --pid {pid}` lists the marks that it has; a moment of its past is named by its time"
+                "`leaks`, `stats` and `stacks` with --pid {pid} tell what it held until then, and `memscope-ctl marks --pid {pid}` lists \
+                 its marks; a moment of its past is named by its time"
             ),
             Refusal::GivenUp { pid, .. } => format!(
                 "moments before that can be asked for with --at; to trace it again, give memscoped more (--memory) and \

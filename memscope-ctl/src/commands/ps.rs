@@ -130,7 +130,8 @@ fn processes(all: &[(Option<&str>, &v1::Process)]) -> String {
     };
     let (has_rank, has_job) = (is_told(rank), is_told(whose));
     let judged = |process: &v1::Process| {
-        let said = verdict(process.verdict(), process.confidence);
+        let ended = process.state() != v1::ProcessState::Attached;
+        let said = verdict(process.verdict(), process.confidence, ended);
         with_age(said, process)
     };
     // A recording and an older daemon do not say it.
@@ -216,5 +217,9 @@ mod tests {
         old.judged_ago_ns = Some(90_000_000_000);
         let text = processes(&[(None, &old)]);
         assert!(text.contains("  GROWS 94 %, 1 m 30 s ago"), "{text}");
+        let mut ended = of(1, v1::ProcessVerdict::Growing, Some(0.937));
+        ended.set_state(v1::ProcessState::Exited);
+        let text = processes(&[(None, &ended)]);
+        assert!(text.trim_end().ends_with("  GREW 94 %"), "{text}");
     }
 }

@@ -247,12 +247,13 @@ pub(crate) fn with_age(said: String, process: &v1::Process) -> String {
     }
 }
 
-/// Whether a process grows, in a few words, such as `GROWS 84 %`. Empty if that is not said.
-pub(crate) fn verdict(verdict: v1::ProcessVerdict, confidence: Option<f64>) -> String {
+/// Whether a process grows, or has `ended` and grew until then, in a few words, such as `GROWS 84 %`. Empty if that is not said.
+pub(crate) fn verdict(verdict: v1::ProcessVerdict, confidence: Option<f64>, ended: bool) -> String {
+    let grows = if ended { "GREW" } else { "GROWS" };
     match (verdict, confidence) {
         (v1::ProcessVerdict::Unspecified, _) => String::new(),
-        (v1::ProcessVerdict::Growing, Some(sure)) => format!("GROWS {:.0} %", sure * 100.0),
-        (v1::ProcessVerdict::Growing, None) => "GROWS".to_owned(),
+        (v1::ProcessVerdict::Growing, Some(sure)) => format!("{grows} {:.0} %", sure * 100.0),
+        (v1::ProcessVerdict::Growing, None) => grows.to_owned(),
         (v1::ProcessVerdict::TooEarly, _) => "too early".to_owned(),
         (v1::ProcessVerdict::NothingRead, _) => "nothing read".to_owned(),
         (v1::ProcessVerdict::Steady, _) => "steady".to_owned(),

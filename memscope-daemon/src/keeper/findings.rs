@@ -211,6 +211,23 @@ impl Keeper {
         }
     }
 
+    /// Judges a process that is no longer traced, and whose last records were read: what it did until then changes no more.
+    pub(super) fn judge_ended(&self, process: ProcessHandle) {
+        use ProcessState::{Detached, Exited, Replaced};
+        let summary = self.ledger.summary(process);
+        // Nothing is known of what was given up, and what is attached is judged again and again.
+        let has_ended =
+            summary.is_some_and(|one| matches!(one.state, Detached | Exited | Replaced));
+        let report = has_ended.then(|| {
+            self.ledger
+                .ask(&[process], self.as_of(), &LeaksRequest::default())
+        });
+        if let Some(report) = report.flatten() {
+            self.hub
+                .judged(process, report.process_verdict(), report.confidence());
+        }
+    }
+
     /// Checks all traced processes, if it is time.
     pub(super) fn look_for_findings(&mut self, now: u64) {
         if now < self.findings.next_ns || self.watched.is_empty() {

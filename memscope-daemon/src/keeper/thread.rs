@@ -386,6 +386,7 @@ impl Keeper {
                 self.frees.forget(process.0);
                 self.native.forget(process);
                 self.findings.forget(process);
+                self.judge_ended(process);
                 // It is no error if nobody waits any more.
                 let _ = done.send(());
             }
@@ -587,7 +588,17 @@ impl Keeper {
         }
         let record = DaemonRecord::Clock(Clock { unix_ns });
         self.write(ProcessHandle(0), boot_ns, &record);
-        self.ledger.expire(now);
+        for process in self.ledger.expire(now) {
+            self.hub.forget(process);
+        }
+        // Those that an earlier daemon has followed to their end.
+        for process in self.ledger.processes() {
+            if self.hub.verdict(process.handle).is_none()
+                && !self.watched.contains_key(&process.handle)
+            {
+                self.judge_ended(process.handle);
+            }
+        }
         if let Some(journal) = &mut self.journal {
             journal.set_clock(memscope_log::ClockPair { boot_ns, unix_ns });
         }

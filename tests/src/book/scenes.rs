@@ -9,11 +9,12 @@ use crate::build::{Library, executable};
 use crate::ctl::Asking;
 use crate::daemon::Daemon;
 use crate::npu::npu;
-use crate::places::{root, tool};
+use crate::places::{root, scratch, tool};
 use crate::program::Program;
 use crate::sim::sim;
 use crate::torch::Torch;
 use crate::wait::{LONG, SHORT, until};
+use tempfile::TempDir;
 
 /// Time for each step of 2 MiB of a process that grows.
 const MILLISECONDS_A_STEP: u128 = 130;
@@ -64,6 +65,7 @@ impl Scene {
         let mut running = Running {
             scene: self,
             daemon: Daemon::with(&options),
+            folder: scratch(),
             actor: self.actor(),
             attached: false,
             asked: false,
@@ -124,6 +126,8 @@ impl Actor {
 struct Running {
     scene: Scene,
     daemon: Daemon,
+    /// Where the commands are run, and leave the files that they write.
+    folder: TempDir,
     actor: Actor,
     attached: bool,
     asked: bool,
@@ -148,7 +152,7 @@ impl Running {
         let said = Asking::raw(&[ctl.to_str().unwrap()], &words)
             .with("MEMSCOPE_SOCKET", self.daemon.socket())
             .with("COLUMNS", columns.to_string())
-            .inside(self.daemon.folder())
+            .inside(self.folder.path())
             .ask();
         assert_eq!(said.code, expected_code(&words), "{text}: {said}");
         let own = [

@@ -25,10 +25,10 @@ pub struct Options {
 const PROFILE: &str = "demo";
 
 /// What a shell runs to fetch PyTorch; this program is its `$0`.
-const PYTORCH: &str = r#"exec "$0" setup --torch"#;
+const PYTORCH: &str = "exec \"$0\" setup --torch";
 
 /// The same, and then the simulated device is built for this PyTorch.
-const PYTORCH_AND_DEVICE: &str = r#""$0" setup --torch && exec "$0" sim --print-env"#;
+const PYTORCH_AND_DEVICE: &str = "\"$0\" setup --torch && exec \"$0\" sim --print-env";
 
 /// Exit code of `leaks --exit-code` when something grows.
 const GROWS: i32 = 10;

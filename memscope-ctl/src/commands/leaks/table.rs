@@ -29,12 +29,12 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
     } else if grows_on_a_device(answer) && ended_ns(answer).is_none() {
         text.push_str(
-            "When the device will be full is not known: nothing tells how much of it is free.\n",
+            "When the device will be full is not known: cudaMemGetInfo, aclrtGetMemInfo or NVML would tell.\n",
         );
     }
     if !answer.lines.is_empty() {
         text.push('\n');
-        text.push_str(&lines(&answer.lines));
+        text.push_str(&lines(&answer.lines, ended_ns(answer).is_some()));
     }
     if answer.lines.iter().any(|line| line.confidence.is_some()) {
         text.push_str(SURE_MEANS);
@@ -286,23 +286,25 @@ fn foremost(line: &v1::LeakLine) -> String {
 pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize) -> String {
     let mut all = Vec::new();
     let (mut growing, mut processes, mut young, mut omitted) = (0, 0, 0, 0);
-    let mut unread = 0;
+    let (mut unread, mut grew) = (0, 0);
     for (node, told) in replies.answers() {
         for (process, answer) in told.answers() {
             processes += 1;
             omitted += answer.omitted_lines;
-            growing += u64::from(answer.growing_groups > 0);
             match answer.process_verdict() {
+                v1::ProcessVerdict::Growing if ended_ns(answer).is_some() => grew += 1,
+                v1::ProcessVerdict::Growing => growing += 1,
                 v1::ProcessVerdict::NothingRead => unread += 1,
                 v1::ProcessVerdict::TooEarly => young += 1,
                 _ => {}
             }
             let each = answer.lines.iter();
-            all.extend(each.map(|line| (of_node(&node.name, process), line)));
+            let ended = ended_ns(answer).is_some();
+            all.extend(each.map(|line| (of_node(&node.name, process), line, ended)));
         }
     }
     let grows = |line: &v1::LeakLine| line.verdict() == v1::Verdict::Growing;
-    all.sort_by(|(_, a), (_, b)| {
+    all.sort_by(|(_, a, _), (_, b, _)| {
         (grows(b).cmp(&grows(a)))
             .then(b.growth_bytes.cmp(&a.growth_bytes))
             .then(b.live_bytes.cmp(&a.live_bytes))
@@ -311,9 +313,14 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
         return "No process was judged.\n".to_owned();
     }
     let mut text = format!(
-        "{} of {} processes grow{}{}.\n",
+        "{} of {} processes grow{}{}{}.\n",
         grouped(growing),
         grouped(processes),
+        match grew {
+            0 => String::new(),
+            1 => "; 1 that has ended grew".to_owned(),
+            grew => format!("; {} that have ended grew", grouped(grew)),
+        },
         match young {
             0 => String::new(),
             young => format!("; of {} it is too early to tell", grouped(young)),
@@ -336,12 +343,12 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
     }
     let by_step = all
         .iter()
-        .any(|(_, line)| line.growth_bytes_per_step.is_some());
+        .any(|(_, line, _)| line.growth_bytes_per_step.is_some());
     let mut columns = Vec::from(OF_NODE);
     columns.extend(head(by_step));
-    let rows = all.into_iter().map(|(whose, line)| {
+    let rows = all.into_iter().map(|(whose, line, ended)| {
         let mut row = Vec::from(whose);
-        row.extend(cells(line, by_step));
+        row.extend(cells(line, by_step, ended));
         row
     });
     text.push('\n');
@@ -354,11 +361,11 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
     text
 }
 
-fn lines(lines: &[v1::LeakLine]) -> String {
+fn lines(lines: &[v1::LeakLine], ended: bool) -> String {
     let by_step = lines
         .iter()
         .any(|line| line.growth_bytes_per_step.is_some());
-    let rows = lines.iter().map(|line| cells(line, by_step));
+    let rows = lines.iter().map(|line| cells(line, by_step, ended));
     table(&head(by_step), rows.collect())
 }
 
@@ -375,14 +382,19 @@ fn head(by_step: bool) -> [Column; 8] {
     ]
 }
 
-fn cells(line: &v1::LeakLine, by_step: bool) -> Vec<String> {
+/// A line as cells of a table; `ended` is whether its process has ended.
+fn cells(line: &v1::LeakLine, by_step: bool, ended: bool) -> Vec<String> {
     let pace = match line.growth_bytes_per_step {
         Some(step) => units::signed_bytes(step.round() as i64),
         None if by_step => units::unknown(),
         None => rate(line.growth_bytes_per_s),
     };
+    let verdict = match line.verdict() {
+        v1::Verdict::Growing if ended => "grew".to_owned(),
+        verdict => verdict.to_string(),
+    };
     vec![
-        line.verdict().to_string(),
+        verdict,
         line.confidence
             .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
         device_or_host(line.device, line.source()),
@@ -697,6 +709,40 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_has_ended_grew_and_grows_no_more() {
+        let of = |ended_boot_ns| {
+            let process = v1::Process {
+                ended_boot_ns,
+                ..v1::Process::default()
+            };
+            let answer = v1::LeaksResponse {
+                process: Some(process.clone()),
+                ..answer(vec![grows(v1::Source::Pool, 1)])
+            };
+            (process, Ok(answer))
+        };
+        let text = |processes| {
+            let told = Told {
+                processes,
+                not_asked: 0,
+            };
+            of_fleet(&Replies::answered(vec![told]), 0)
+        };
+        let one = text(vec![of(None), of(Some(7))]);
+        assert!(
+            one.starts_with("1 of 2 processes grow; 1 that has ended grew.\n"),
+            "{one}"
+        );
+        assert_eq!(one.matches(" growing ").count(), 1, "{one}");
+        assert_eq!(one.matches(" grew ").count(), 1, "{one}");
+        let two = text(vec![of(Some(7)), of(Some(8))]);
+        assert!(
+            two.starts_with("0 of 2 processes grow; 2 that have ended grew.\n"),
+            "{two}"
+        );
+    }
+
     /// A line that grows, of this kind of memory.
     fn grows(source: v1::Source, growth_bytes: u64) -> v1::LeakLine {
         v1::LeakLine {
@@ -749,7 +795,7 @@ mod tests {
         );
         let of = |source: v1::Source| {
             let line = grows(source, 1);
-            cells(&line, false).swap_remove(2)
+            cells(&line, false, false).swap_remove(2)
         };
         assert_eq!([of(v1::Source::Host), of(v1::Source::Pool)], ["host", "0"]);
     }

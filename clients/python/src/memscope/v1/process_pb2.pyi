@@ -586,14 +586,14 @@ class Process(_message.Message):
     waits_for_device: _builtins.bool
     """It is traced from its start on, and has loaded no library of a device so far."""
     verdict: Global___ProcessVerdict.ValueType
-    """In lists: whether it grows, as the daemon last judged; it judges every two seconds, or less often where that takes long. Unspecified elsewhere,
-    and of processes that are no longer traced.
+    """In lists: whether it grows, as the daemon last judged; it judges every two seconds, or less often where that takes long. Of a process that
+    is no longer traced: whether it grew until then, which is judged once. Unspecified elsewhere, and of what is in a recording.
     """
     confidence: _builtins.float
     """In lists: the share of such growths that go on, the highest of its lines; absent where nothing grows."""
     judged_ago_ns: _builtins.int
     """In lists: how long before this answer the daemon judged, nanoseconds: `verdict`, `confidence`, and the growth are of that moment. Absent
-    where it has not judged the process.
+    where it has not judged the process, and of a process that is no longer traced.
     """
     @_builtins.property
     def facts(self) -> Global___ProcessFacts:

@@ -152,7 +152,7 @@ fn verdict(one: &Known<'_>) -> Cell {
         v1::ProcessVerdict::Steady => (1.5, Tone::Quiet),
         v1::ProcessVerdict::NothingRead | v1::ProcessVerdict::Unspecified => (1.0, Tone::Quiet),
     };
-    Cell::number(crate::render::verdict(judged, sure), Some(order)).toned(tone)
+    Cell::number(crate::render::verdict(judged, sure, false), Some(order)).toned(tone)
 }
 
 /// The highest level of each interval of a device's course.

@@ -171,8 +171,12 @@ fn the_list_says_of_each_whether_it_grows() {
         (twin.pid(), "steady", " steady "),
         (young.pid(), "too_early", " too early "),
     ];
+    // They end right after a step: what a program frees after a long rest was given back, and not freed by its end.
+    leaky.ask(&format!("leak 1 {LEAKED} 10"));
     leaky.finish();
+    twin.ask(&format!("leak 1 {LEAKED} 10 3"));
     twin.finish();
+    young.ask(&format!("leak 1 {LEAKED} 10"));
     young.finish();
     for (pid, verdict, word) in ended {
         let process = until(LONG, "what it did until its end", || {

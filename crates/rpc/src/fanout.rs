@@ -35,9 +35,9 @@ struct Inner {
     findings: VecDeque<EventItem>,
     /// Number of those that had to go because there were too many.
     forgotten: u64,
-    /// How each traced process was judged last, and the confidence of what grows.
+    /// How each process was judged last, and the confidence of what grows.
     verdicts: HashMap<ProcessHandle, (ProcessVerdict, Option<f64>)>,
-    /// The moment of which that is, nanoseconds of boot time.
+    /// The moment of which that is for those that are traced, nanoseconds of boot time.
     judged_boot_ns: Option<u64>,
 }
 
@@ -142,12 +142,13 @@ impl EventHub {
         self.lock().verdicts.insert(process, (verdict, sure));
     }
 
-    /// Takes over of which moment all verdicts and findings are, in nanoseconds of boot time.
+    /// Takes over of which moment all verdicts and findings of traced processes are, in nanoseconds of boot time.
     pub fn judged_at(&self, boot_ns: u64) {
         self.lock().judged_boot_ns = Some(boot_ns);
     }
 
-    /// The moment of which all verdicts and findings are, in nanoseconds of boot time; `None` where nothing was judged yet.
+    /// The moment of which all verdicts and findings of traced processes are, in nanoseconds of boot time; `None` where nothing was judged
+    /// yet.
     #[must_use]
     pub fn judged_boot_ns(&self) -> Option<u64> {
         self.lock().judged_boot_ns

@@ -103,6 +103,7 @@ impl Keeper {
             }
             ShedPart::Process => {
                 self.native.forget(process);
+                self.hub.forget(process);
                 self.calibrating.remove(&process);
                 if let Some(watched) = self.watched.get(&process) {
                     // It sends nothing any more, even before its probes are gone.

@@ -54,7 +54,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         growing_lines | uint64 | lines of the program that are known to keep more and more memory
         growth_bytes_per_s | double | what they grow by in a second
         growth_bytes_per_step | double | what they grow by in a step
-        verdict | string | growing, too_early, nothing_read or steady; null where it has ended
+        verdict | string | growing, too_early, nothing_read or steady, until its end if it has ended; null where it was not judged
         confidence | double | the share of such growths that go on
         container | string | name of its container
         pod | string | name of its pod

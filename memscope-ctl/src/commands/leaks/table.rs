@@ -27,9 +27,9 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     {
         let left = units::duration(left);
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
-    } else if grows_on_a_device(answer) && ended_ns(answer).is_none() {
+    } else if grows_on_a_device(answer) && ended_ns(answer).is_none() && !is_quiet(answer) {
         text.push_str(
-            "When the device will be full is not known: cudaMemGetInfo, aclrtGetMemInfo or NVML would tell.\n",
+            "When the device will be full is not known: a call such as cudaMemGetInfo, or NVML, would tell.\n",
         );
     }
     if !answer.lines.is_empty() {
@@ -60,6 +60,12 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     text.push_str(&held_by(answer));
     text.push_str(&coverage(&answer.coverage));
     text
+}
+
+/// Whether no step has ended for long, so that nobody can tell when one will fill the device.
+fn is_quiet(answer: &v1::LeaksResponse) -> bool {
+    let steps = answer.steps.as_ref();
+    steps.is_some_and(|steps| steps.quiet_ns.is_some())
 }
 
 /// Whether a line grows that takes memory of a device: page-locked memory of the host fills none.
@@ -318,8 +324,8 @@ pub(super) fn of_fleet(replies: &Replies<Told<v1::LeaksResponse>>, limit: usize)
         grouped(processes),
         match grew {
             0 => String::new(),
-            1 => "; 1 that has ended grew".to_owned(),
-            grew => format!("; {} that have ended grew", grouped(grew)),
+            1 => "; 1 that is no longer traced grew".to_owned(),
+            grew => format!("; {} that are no longer traced grew", grouped(grew)),
         },
         match young {
             0 => String::new(),
@@ -731,14 +737,14 @@ mod tests {
         };
         let one = text(vec![of(None), of(Some(7))]);
         assert!(
-            one.starts_with("1 of 2 processes grow; 1 that has ended grew.\n"),
+            one.starts_with("1 of 2 processes grow; 1 that is no longer traced grew.\n"),
             "{one}"
         );
         assert_eq!(one.matches(" growing ").count(), 1, "{one}");
         assert_eq!(one.matches(" grew ").count(), 1, "{one}");
         let two = text(vec![of(Some(7)), of(Some(8))]);
         assert!(
-            two.starts_with("0 of 2 processes grow; 2 that have ended grew.\n"),
+            two.starts_with("0 of 2 processes grow; 2 that are no longer traced grew.\n"),
             "{two}"
         );
     }

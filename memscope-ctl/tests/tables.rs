@@ -108,7 +108,7 @@ fn leaks_tells_what_grows() {
             "1 line of the program grew: 38.00 MiB in 1 m.",
             "train.py:42 (train): +1.00 MiB a step.",
             " VERDICT  SURE  DEVICE       HELD    GREW BY   PER STEP  BLOCKS  LINE",
-            " growing  80 %       0  40.00 MiB  38.00 MiB  +1.00 MiB      40  train.py:42 (train)",
+            " grew     80 %       0  40.00 MiB  38.00 MiB  +1.00 MiB      40  train.py:42 (train)",
             "  /home/me/train.py:42 (train)",
             "    +878.91 KiB to +1.05 MiB a step; since step 7; The floor rose in 38 of 40 intervals.",
             "What these numbers do not show",
@@ -119,10 +119,10 @@ fn leaks_tells_what_grows() {
     assert_has(
         &all.out,
         &[
-            " growing  80 %       0  40.00 MiB  38.00 MiB  +1.00 MiB      40  train.py:42 (train)",
+            " grew     80 %       0  40.00 MiB  38.00 MiB  +1.00 MiB      40  train.py:42 (train)",
             " VERDICT  SURE  DEVICE      SIZE  LIVE       HELD    GREW BY   PER STEP  OLDEST  FROM",
-            " growing  80 %       0  1.00 MiB    40  40.00 MiB  38.00 MiB  +1.00 MiB    40 s  pool",
-            "  1.00 MiB, growing: The floor rose in 38 of 40 intervals.; +878.91 KiB to +1.05 MiB a step, since step 7, 3 others went, the longest after 2 steps",
+            " grew     80 %       0  1.00 MiB    40  40.00 MiB  38.00 MiB  +1.00 MiB    40 s  pool",
+            "  1.00 MiB, grew: The floor rose in 38 of 40 intervals.; +878.91 KiB to +1.05 MiB a step, since step 7, 3 others went, the longest after 2 steps",
             "    /home/me/train.py:42 (train)",
         ],
     );
@@ -220,7 +220,7 @@ fn the_other_tables() {
         "{ps}"
     );
     assert!(
-        ps.contains("1.23 GiB  2.00 GiB  +1.00 MiB/step  GROWS 80 %  3     python train.py"),
+        ps.contains("1.23 GiB  2.00 GiB  +1.00 MiB/step  GREW 80 %  3     python train.py"),
         "{ps}"
     );
     assert_has(

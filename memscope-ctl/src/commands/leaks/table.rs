@@ -22,19 +22,20 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
         text.push_str(&steps::summary(steps));
     }
     text.push_str(&headline(answer));
+    let ended = ended_ns(answer).is_some();
     if let Some(left) = answer.seconds_to_full
         && let Ok(left) = Duration::try_from_secs_f64(left)
     {
         let left = units::duration(left);
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
-    } else if grows_on_a_device(answer) && ended_ns(answer).is_none() && !is_quiet(answer) {
+    } else if grows_on_a_device(answer) && !ended && !is_quiet(answer) {
         text.push_str(
             "When the device will be full is not known: a call such as cudaMemGetInfo, or NVML, would tell.\n",
         );
     }
     if !answer.lines.is_empty() {
         text.push('\n');
-        text.push_str(&lines(&answer.lines, ended_ns(answer).is_some()));
+        text.push_str(&lines(&answer.lines, ended));
     }
     if answer.lines.iter().any(|line| line.confidence.is_some()) {
         text.push_str(SURE_MEANS);
@@ -45,7 +46,7 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     }
     if all && !answer.groups.is_empty() {
         text.push_str("\nEach group of blocks of one device, stream, size and stack\n");
-        text.push_str(&groups(&answer.groups));
+        text.push_str(&groups(&answer.groups, ended));
         if answer.omitted_groups > 0 {
             let omitted = grouped(answer.omitted_groups);
             text.push_str(&format!(" and {omitted} smaller groups left out\n"));
@@ -53,7 +54,7 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     }
     text.push_str(&given_back(answer));
     if all {
-        text.push_str(&why_groups(&answer.groups));
+        text.push_str(&why_groups(&answer.groups, ended));
     } else {
         text.push_str(&why_lines(answer));
     }
@@ -210,13 +211,13 @@ fn why_lines(answer: &v1::LeaksResponse) -> String {
 }
 
 /// Why each group is judged as it is.
-fn why_groups(groups: &[v1::LeakGroup]) -> String {
+fn why_groups(groups: &[v1::LeakGroup], ended: bool) -> String {
     let mut text = String::new();
     for group in groups.iter().filter(|group| !group.reason.is_empty()) {
         let (size, reason) = (bytes(group.size_bytes), plain(&group.reason));
         text.push_str(&format!(
             "  {size}, {}: {reason}{}\n",
-            group.verdict(),
+            word(group.verdict(), ended),
             beside(group)
         ));
         if let Some(line) = &group.line {
@@ -388,6 +389,14 @@ fn head(by_step: bool) -> [Column; 8] {
     ]
 }
 
+/// What is said of a line or a group; `ended` is whether its process has ended.
+fn word(verdict: v1::Verdict, ended: bool) -> String {
+    match verdict {
+        v1::Verdict::Growing if ended => "grew".to_owned(),
+        verdict => verdict.to_string(),
+    }
+}
+
 /// A line as cells of a table; `ended` is whether its process has ended.
 fn cells(line: &v1::LeakLine, by_step: bool, ended: bool) -> Vec<String> {
     let pace = match line.growth_bytes_per_step {
@@ -395,12 +404,8 @@ fn cells(line: &v1::LeakLine, by_step: bool, ended: bool) -> Vec<String> {
         None if by_step => units::unknown(),
         None => rate(line.growth_bytes_per_s),
     };
-    let verdict = match line.verdict() {
-        v1::Verdict::Growing if ended => "grew".to_owned(),
-        verdict => verdict.to_string(),
-    };
     vec![
-        verdict,
+        word(line.verdict(), ended),
         line.confidence
             .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
         device_or_host(line.device, line.source()),
@@ -630,7 +635,7 @@ pub(in crate::commands) fn age(age_ns: u64) -> String {
     }
 }
 
-fn groups(groups: &[v1::LeakGroup]) -> String {
+fn groups(groups: &[v1::LeakGroup], ended: bool) -> String {
     let by_step = groups
         .iter()
         .any(|group| group.growth_bytes_per_step.is_some());
@@ -656,7 +661,7 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
             None => rate(group.growth_bytes_per_s),
         };
         let mut row = vec![
-            group.verdict().to_string(),
+            word(group.verdict(), ended),
             group
                 .confidence
                 .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),

@@ -147,8 +147,7 @@ impl EventHub {
         self.lock().judged_boot_ns = Some(boot_ns);
     }
 
-    /// The moment of which all verdicts and findings of traced processes are, in nanoseconds of boot time; `None` where nothing was judged
-    /// yet.
+    /// The moment of which all verdicts and findings of traced processes are, in nanoseconds of boot time; `None` before the first.
     #[must_use]
     pub fn judged_boot_ns(&self) -> Option<u64> {
         self.lock().judged_boot_ns
@@ -159,8 +158,7 @@ impl EventHub {
         self.lock().verdicts.remove(&process);
     }
 
-    /// How a process was judged last, and the confidence of what grows; `None` if it was not judged since it is traced, or since it no longer
-    /// is.
+    /// How a process was judged last, and the confidence of what grows; `None` if it was not judged, or not since its trace has ended.
     #[must_use]
     pub fn verdict(&self, process: ProcessHandle) -> Option<(ProcessVerdict, Option<f64>)> {
         self.lock().verdicts.get(&process).copied()

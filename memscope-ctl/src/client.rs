@@ -4,7 +4,7 @@
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::process::Processes;
-use crate::tls::{self, Tls};
+use crate::tls::Tls;
 use hyper_util::rt::TokioIo;
 use memscope_proto::v1;
 use memscope_service::memscope_client::MemscopeClient;
@@ -341,7 +341,7 @@ async fn stream_to(address: &Address, tls: Option<&Tls>) -> Result<Box<dyn Strea
             port,
             verified_as,
         } => {
-            let tls = tls.ok_or_else(|| tls::missing(address))?;
+            let tls = tls.ok_or_else(|| Failure::no_certificates(address))?;
             let stream = TcpStream::connect((host.as_str(), *port))
                 .await
                 .map_err(not_connected)?;

@@ -106,6 +106,32 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// A host is to be asked, which nobody can without TLS.
+    #[cfg(not(feature = "tls"))]
+    pub(crate) fn no_certificates(_: &Address) -> Failure {
+        Failure::left_out("TLS, by which other machines are asked")
+    }
+
+    /// A host is to be asked, and the options of TLS are missing.
+    #[cfg(feature = "tls")]
+    pub(crate) fn no_certificates(address: &Address) -> Failure {
+        Failure::Usage {
+            what: format!("{address} is asked over TLS, and no certificates are given"),
+            hint: "give --tls-cert FILE, --tls-key FILE and --tls-ca FILE (or MEMSCOPE_TLS_CERT, \
+                   MEMSCOPE_TLS_KEY and MEMSCOPE_TLS_CA)"
+                .into(),
+        }
+    }
+
+    /// What is wanted was left out when this program was built.
+    #[cfg(not(all(feature = "report", feature = "tls", feature = "top")))]
+    pub(crate) fn left_out(what: &str) -> Failure {
+        Failure::Usage {
+            what: format!("this memscope-ctl was built without {what}"),
+            hint: "build it with its default features, as `cargo install --locked --path memscope-ctl` does".into(),
+        }
+    }
+
     /// The failure behind a gRPC status. The error code of the daemon, where it sent one, is kept.
     pub(crate) fn from_status(status: Status, address: Address) -> Failure {
         let word = status
@@ -389,6 +415,7 @@ mod tests {
     }
 
     /// A daemon that refuses our certificate has not crashed.
+    #[cfg(feature = "tls")]
     #[test]
     fn an_alert_means_that_one_is_not_trusted() {
         let host = || Address::Host {

@@ -3,6 +3,12 @@
 //! Owns: arguments, exit codes, tables, and the reading of snapshot files. Refuses: knowing how answers are computed.
 //! It knows the daemon only by `memscope.v1`.
 
+// What only a command uses that is left out.
+#![cfg_attr(
+    not(all(feature = "report", feature = "tls", feature = "top")),
+    allow(dead_code, unused_imports)
+)]
+
 mod address;
 mod apart;
 mod client;
@@ -21,6 +27,10 @@ mod recording;
 mod render;
 mod session;
 mod signals;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "without_tls.rs"]
 mod tls;
 mod ui;
 mod units;

@@ -1,6 +1,5 @@
 //! TLS with both certificates: the daemon's is verified, and ours says who asks.
 
-use crate::address::Address;
 use crate::failure::Failure;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -75,15 +74,5 @@ impl Tls {
         let name = self.name.as_deref().or(verified_as).unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         self.connector.connect(name, stream).await
-    }
-}
-
-/// What to do where a host is to be asked and the options of TLS are missing.
-pub(crate) fn missing(address: &Address) -> Failure {
-    Failure::Usage {
-        what: format!("{address} is asked over TLS, and no certificates are given"),
-        hint: "give --tls-cert FILE, --tls-key FILE and --tls-ca FILE (or MEMSCOPE_TLS_CERT, \
-               MEMSCOPE_TLS_KEY and MEMSCOPE_TLS_CA)"
-            .into(),
     }
 }

@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use memscope_proto::formats::{Format, SNAPSHOTS, named};
 use memscope_rpc::{Condition, Roles, TlsFiles};
 
-use crate::otlp::settings::{Endpoint, Options, Protocol};
+use crate::otlp::options::{Endpoint, Options, Protocol};
 use crate::policy::Policy;
 use crate::probe::load::AttachMethod;
 use crate::users;

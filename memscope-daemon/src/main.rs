@@ -16,7 +16,7 @@ use memscope_daemon::keeper::{
 use memscope_daemon::memory::{Memory, Spare, trim};
 use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::metrics::{Endpoint, Reachable, Source};
-use memscope_daemon::otlp::{Pusher, queue::Queues, settings::Settings as OtlpSettings};
+use memscope_daemon::otlp::{Pusher, Queues, Settings as OtlpSettings};
 use memscope_daemon::policy::Policy;
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;

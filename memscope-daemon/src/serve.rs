@@ -29,7 +29,7 @@ use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
 use crate::looks::{Looks, ended};
 use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
-use crate::otlp::queue::Queues;
+use crate::otlp::Queues;
 use crate::owners::{self, Rulebook};
 use crate::replay::{
     Bounds, NotThere, ReplayError, Replayed, Until, first_moment, last_record, replay_within,

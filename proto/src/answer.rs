@@ -2,7 +2,7 @@
 
 use crate::v1;
 
-include!(concat!(env!("OUT_DIR"), "/answers.rs"));
+include!("generated/answers.rs");
 
 /// Why an answer cannot be written as JSON.
 #[derive(Debug, thiserror::Error)]

@@ -18,11 +18,11 @@ pub use image::Image;
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     pub use crate::block::Block;
-    include!(concat!(env!("OUT_DIR"), "/memscope.v1.rs"));
+    include!("generated/memscope.v1.rs");
 }
 
 /// The package as an encoded `FileDescriptorSet`, for the reflection service.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptors.bin");
 
 /// Metadata entry of an error: its stable word.
 pub const ERROR_CODE: &str = "memscope-error";

@@ -45,7 +45,7 @@ pub fn tool(name: &str) -> PathBuf {
         .map(|folder| folder.join(name))
         .find(|file| file.exists());
     found.unwrap_or_else(|| {
-        panic!("no {name} in {folders:?}; build it first: cargo build (or set MEMSCOPE_BIN_DIR)")
+        panic!("no {name} in {folders:?}; build it first: cargo build --profile test (or set MEMSCOPE_BIN_DIR)")
     })
 }
 

@@ -67,9 +67,9 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     for package in &options.package {
         command.args(["--package", package]);
     }
-    if options.release {
-        command.arg("--release");
-    }
+    // Simulated machines run these: of a build without any optimisation the daemon would be too slow there.
+    let profile = if options.release { "release" } else { "test" };
+    command.args(["--profile", profile]);
     command
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CC)
         .env("CC_aarch64_unknown_linux_gnu", CC);
@@ -81,8 +81,8 @@ pub fn build(options: &Options) -> Result<PathBuf> {
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flags);
     }
     process::run(&mut command)?;
-    let profile = if options.release { "release" } else { "debug" };
-    Ok(folder.join(TARGET).join(profile))
+    let folder = folder.join(TARGET);
+    Ok(folder.join(if options.release { "release" } else { "debug" }))
 }
 
 /// Makes sure that everything is there. False: something is missing (only with [`Mode::Check`]).

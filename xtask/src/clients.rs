@@ -1,6 +1,5 @@
-//! `cargo xtask clients`: generates the part of the Python package that comes from `proto/memscope/v1` and is
-//! committed,
-//! or compares it with what the `.proto` files give.
+//! `cargo xtask clients`: generates what comes from the `.proto` files and is committed, which is Rust code (by the crate
+//! `generated`) and a part of the Python package, or compares it with what they give.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,9 +11,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::process;
 use crate::setup::grpc;
 use crate::setup::mode::Mode;
+use crate::{generated, process};
 
 /// The `protoc` that the committed files are made with, as Debian 12 and 13 and Ubuntu 24.04 have it. The Python code
 /// that it generates runs with protobuf from 3.20 on. What `protoc` 26 and later generate refuses every protobuf that
@@ -39,6 +38,10 @@ type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
+    // Whether the Rust code fits is a test of the crate that makes it.
+    if !options.check {
+        generated::run("proto", &generated::Options::default())?;
+    }
     if !grpc::ensure_python(Mode::Check)? || !grpc::ensure_generators(Mode::Check)? {
         bail!("something is missing; `cargo xtask setup --clients` installs it");
     }

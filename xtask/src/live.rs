@@ -61,7 +61,7 @@ pub fn need_root() -> Result<()> {
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// In little time, with the checks of arithmetic and of what is asserted.
+    /// As the tests build them, with the checks of arithmetic and of what is asserted.
     Checked,
     /// As users get them by `cargo xtask dist`: what is measured of these is what they see.
     Dist,
@@ -76,7 +76,7 @@ impl Build {
     /// The profile of Cargo.
     pub fn profile(self) -> &'static str {
         match self {
-            Build::Checked => "dev",
+            Build::Checked => "test",
             Build::Dist => "dist",
         }
     }

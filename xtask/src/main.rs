@@ -18,10 +18,9 @@ mod debian;
 mod demo;
 mod differential;
 mod dist;
-mod ebpf;
 mod elf;
 mod fuzz;
-mod house;
+mod generated;
 mod live;
 mod packages;
 mod process;
@@ -54,8 +53,8 @@ enum Task {
     /// Run a program on a simulated CUDA device or NPU
     Sim(sim::Options),
     /// Make the BPF objects that are committed, or check them
-    Ebpf(ebpf::Options),
-    /// Make what the Python package has of the .proto files, or check it
+    Ebpf(generated::Options),
+    /// Make the code, of Rust and of Python, that comes from the .proto files, or check it
     Clients(clients::Options),
     /// Make the dashboards for Grafana from their description, or check them
     Dashboards(dashboards::Options),
@@ -108,7 +107,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),
-        Task::Ebpf(options) => ebpf::run(&options),
+        Task::Ebpf(options) => generated::run("ebpf", &options),
         Task::Clients(options) => clients::run(&options),
         Task::Dashboards(options) => dashboards::run(&options),
         Task::Ui(options) => ui::run(&options),
@@ -116,7 +115,9 @@ fn main() -> ExitCode {
         Task::Fresh(options) => roots::fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),
-        Task::House => house::check(),
+        Task::House => process::run(
+            process::command("cargo").args(["test", "--locked", "-p", "xtask", "--test", "house"]),
+        ),
         Task::Demo(options) => demo::run(&options),
         Task::Dist(options) => dist::run(&options),
         Task::Packages(options) => packages::run(&options),

@@ -124,7 +124,14 @@ pub enum DumpError {
         /// What is wrong with the row.
         source: RowError,
     },
+    /// The file is to be an SQLite file, and memscope was built without SQLite.
+    #[error("{path}: this program was built without SQLite")]
+    WithoutSqlite {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// SQLite returned an error.
+    #[cfg(feature = "sqlite")]
     #[error("{path}: SQLite cannot {doing}")]
     Sqlite {
         /// Path of the file.
@@ -212,6 +219,10 @@ impl DumpError {
             DumpError::Row { .. } => {
                 "repair or remove that row; was the file cut off while it was written?"
             }
+            DumpError::WithoutSqlite { .. } => {
+                "use CSV, or a program that was built with its default features"
+            }
+            #[cfg(feature = "sqlite")]
             DumpError::Sqlite { .. } => "is it whole, and does nobody write to it?",
             DumpError::Exists { .. } => "choose another place, or remove what is there",
             DumpError::TooLargeNumber { .. } => "write CSV instead",

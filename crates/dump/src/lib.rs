@@ -27,6 +27,10 @@ pub mod replaced;
 pub mod row;
 #[cfg(feature = "events")]
 pub mod rows;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(not(feature = "sqlite"))]
+#[path = "without_sqlite.rs"]
 mod sqlite;
 mod texts;
 mod tree;

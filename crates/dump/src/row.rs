@@ -93,6 +93,7 @@ pub(crate) type Cells<'a> = [&'a str; 12];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttrForm {
     Csv,
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "tables have it"))]
     Json,
 }
 

@@ -2,12 +2,11 @@
 
 use crate::error::DumpError;
 use crate::replaced;
-use crate::row::{COLUMNS, NOTHING, Row, header};
-use crate::sqlite::TABLES;
-use rusqlite::Connection;
+use crate::row::{NOTHING, Row, header};
+use crate::sqlite::TableWriter;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::NamedTempFile;
 
 /// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,25 +46,7 @@ pub struct Writer {
 #[derive(Debug)]
 enum Out {
     Csv(BufWriter<NamedTempFile>),
-    Db(Connection, TempPath),
-}
-
-/// The statement that adds a row.
-fn insert() -> String {
-    let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
-    format!("INSERT INTO {} VALUES ({})", TABLES[0], places.join(", "))
-}
-
-/// The statement that makes the table as msMemScope does.
-fn schema() -> String {
-    let columns = COLUMNS.map(|column| {
-        let kind = match column {
-            "ID" | "Timestamp(ns)" | "Process Id" | "Thread Id" => "INTEGER",
-            _ => "TEXT",
-        };
-        format!("\"{column}\" {kind}")
-    });
-    format!("CREATE TABLE {} ({})", TABLES[0], columns.join(", "))
+    Db(TableWriter),
 }
 
 impl Writer {
@@ -93,20 +74,7 @@ impl Writer {
                 writeln!(out, "{}", header()).map_err(cannot)?;
                 Out::Csv(out)
             }
-            Format::Db => {
-                let place = file.into_temp_path();
-                let begin = || {
-                    let connection = Connection::open(&place)?;
-                    // Nobody sees the file before it is complete, so nothing has to survive a crash.
-                    connection.execute_batch(
-                        "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN",
-                    )?;
-                    connection.execute_batch(&schema())?;
-                    Ok(connection)
-                };
-                let connection = begin().map_err(|source| sqlite(path, source))?;
-                Out::Db(connection, place)
-            }
+            Format::Db => Out::Db(TableWriter::begin(path, file.into_temp_path())?),
         };
         Ok(Writer {
             path: path.to_owned(),
@@ -124,40 +92,7 @@ impl Writer {
                 path: self.path.clone(),
                 source,
             }),
-            Out::Db(connection, _) => {
-                let large = |column, number: u64| {
-                    i64::try_from(number).map_err(|_| DumpError::TooLargeNumber {
-                        path: self.path.clone(),
-                        column,
-                        number,
-                        id: row.id,
-                    })
-                };
-                let id = large(COLUMNS[0], row.id)?;
-                let time = large(COLUMNS[4], row.timestamp)?;
-                let name = name(row);
-                let (pid, tid) = (maybe(row.pid), maybe(row.tid));
-                connection
-                    .prepare_cached(&insert())
-                    .and_then(|mut statement| {
-                        statement.execute(rusqlite::params![
-                            id,
-                            row.event,
-                            row.event_type,
-                            name,
-                            time,
-                            pid,
-                            tid,
-                            row.device.to_string(),
-                            row.ptr_text(),
-                            row.attr.to_json(),
-                            row.python_stack,
-                            row.c_stack,
-                        ])
-                    })
-                    .map(|_| ())
-                    .map_err(|source| sqlite(&self.path, source))
-            }
+            Out::Db(table) => table.write(row, name(row)),
         }
     }
 
@@ -182,35 +117,8 @@ impl Writer {
                     .map(|_| ())
                     .map_err(|error| cannot(error.error))
             }
-            Out::Db(connection, place) => {
-                connection
-                    .execute_batch("COMMIT")
-                    .map_err(|source| sqlite(&path, source))?;
-                connection
-                    .close()
-                    .map_err(|(_, source)| sqlite(&path, source))?;
-                std::fs::File::open(&place)
-                    .and_then(|file| file.sync_all())
-                    .map_err(cannot)?;
-                place.persist(&path).map_err(|error| cannot(error.error))
-            }
+            Out::Db(table) => table.finish(),
         }
-    }
-}
-
-fn sqlite(path: &Path, source: rusqlite::Error) -> DumpError {
-    DumpError::Sqlite {
-        path: path.to_owned(),
-        doing: "write it",
-        source,
-    }
-}
-
-/// A number, or the text `N/A` if there is none. SQLite stores either in a column of numbers.
-fn maybe(number: Option<u32>) -> rusqlite::types::Value {
-    match number {
-        Some(number) => i64::from(number).into(),
-        None => NOTHING.to_owned().into(),
     }
 }
 

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, HashMap};
 
 #[allow(missing_docs, clippy::all)]
 mod memory {
-    include!(concat!(env!("OUT_DIR"), "/memscope.xprof.memory.rs"));
+    include!("generated/memscope.xprof.memory.rs");
 }
 #[allow(missing_docs, clippy::all)]
 mod plane {
-    include!(concat!(env!("OUT_DIR"), "/memscope.xprof.plane.rs"));
+    include!("generated/memscope.xprof.plane.rs");
 }
 
 use memory::{

@@ -4,15 +4,23 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::server::TlsStream;
+use tokio::net::UnixStream;
+
+/// What comes at a TCP port, decrypted.
+#[cfg(feature = "tls")]
+type Decrypted = tokio_rustls::server::TlsStream<tokio::net::TcpStream>;
+
+/// Nothing comes at a TCP port: there is none.
+#[cfg(not(feature = "tls"))]
+type Decrypted = tokio::net::TcpStream;
 
 /// The bytes of a connection.
 pub(crate) enum Io {
     /// At the Unix socket.
     Unix(UnixStream),
     /// At a TCP port, decrypted.
-    Tls(Box<TlsStream<TcpStream>>),
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "there is no port"))]
+    Tls(Box<Decrypted>),
 }
 
 impl AsyncRead for Io {

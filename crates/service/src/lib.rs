@@ -3,4 +3,4 @@
 //! Owns: nothing but the generated code. The messages are in `memscope-proto`, which is built without gRPC, so that the
 //! ledger can use them without waiting for tonic to be built.
 
-tonic::include_proto!("memscope.v1");
+include!("generated/memscope.v1.rs");

@@ -13,6 +13,8 @@ mod export;
 mod fluctuation;
 mod holders;
 mod leaks;
+#[cfg(not(all(feature = "report", feature = "top")))]
+mod left_out;
 mod mark;
 mod marks;
 mod owners;
@@ -20,6 +22,7 @@ mod pool;
 mod ps;
 mod ranks;
 mod record;
+#[cfg(feature = "report")]
 mod report;
 mod run;
 mod snapshot;
@@ -28,6 +31,7 @@ mod stacks;
 mod stats;
 mod status;
 mod steps;
+#[cfg(feature = "top")]
 mod top;
 mod trigger;
 mod ui;
@@ -39,6 +43,11 @@ use crate::session::{Global, Session};
 use crate::signals::interrupted;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use run::Run;
+
+#[cfg(not(feature = "report"))]
+use left_out as report;
+#[cfg(not(feature = "top"))]
+use left_out as top;
 
 /// The list of commands: the name, which clap turns into lower case with hyphens, and the type.
 macro_rules! commands {

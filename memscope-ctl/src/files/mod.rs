@@ -7,6 +7,7 @@ mod compare;
 mod error;
 mod json;
 mod kept;
+#[cfg(feature = "report")]
 mod picture;
 mod recorded;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub(crate) async fn read(
 }
 
 /// Reads a pickle with all that a report needs, and what limits its numbers.
+#[cfg(feature = "report")]
 pub(crate) async fn picture(
     path: &Path,
 ) -> Result<(memscope_report::Picture, Vec<CoverageNote>), Failure> {

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::progress::Count;
 use crate::recording::Replayer;
 use crate::session::Session;
-use crate::tls::{self, Tls};
+use crate::tls::Tls;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::cell::Cell;
 use std::future::Future;
@@ -63,7 +63,7 @@ impl Fleet {
         let tls = match host {
             None => None,
             Some(node) => match session.global.tls()? {
-                None => return Err(tls::missing(&node.address)),
+                None => return Err(Failure::no_certificates(&node.address)),
                 some => some,
             },
         };

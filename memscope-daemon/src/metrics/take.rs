@@ -1,6 +1,6 @@
 //! What the metrics of one moment are made of.
 
-use crate::otlp::queue::Queues;
+use crate::otlp::Queues;
 use crate::serve::Serving;
 use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{AsOf, ProcessState};

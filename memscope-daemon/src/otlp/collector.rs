@@ -3,8 +3,9 @@
 //! A request that gets no answer in time is given up, and its connection with it. What cannot be sent because there is no connection, or
 //! because what is at its other end speaks something else, may arrive the next time.
 
+use super::options::Protocol;
 use super::queue::{Message, Signal};
-use super::settings::{Protocol, Settings};
+use super::settings::Settings;
 use crate::error_chain;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;

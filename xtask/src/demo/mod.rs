@@ -21,8 +21,12 @@ pub struct Options {
     pub simulated: bool,
 }
 
-/// Cargo profile of the programs: the one that is fastest to build.
-const PROFILE: &str = "demo";
+/// What is set while the programs are built, which are built once: what makes the next build faster makes this one slower, and nobody looks
+/// for lines in them. Nothing that cargo would build the packages anew for which `cargo xtask` has built already.
+const ONCE: [(&str, &str); 2] = [
+    ("CARGO_INCREMENTAL", "0"),
+    ("CARGO_PROFILE_DEV_DEBUG", "false"),
+];
 
 /// What a shell runs to fetch PyTorch; this program is its `$0`.
 const PYTORCH: &str = "exec \"$0\" setup --torch";
@@ -60,8 +64,9 @@ pub fn run(options: &Options) -> Result<()> {
 /// how long each took.
 fn prepare(real: bool) -> Result<Vec<(&'static str, Duration)>> {
     let mut build = process::command("cargo");
-    build.args(["build", "--locked", "--profile", PROFILE]);
+    build.args(["build", "--locked", "--no-default-features"]);
     build.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
+    build.envs(ONCE);
     let mut torch = Command::new("sh");
     torch.args(["-c", if real { PYTORCH } else { PYTORCH_AND_DEVICE }]);
     torch.arg(std::env::current_exe().context("this program has no name")?);
@@ -70,12 +75,13 @@ fn prepare(real: bool) -> Result<Vec<(&'static str, Duration)>> {
     } else {
         "PyTorch and the simulated device"
     };
-    phases::side_by_side(&programs(), vec![("memscope", build), (fetched, torch)])
+    let logs = process::target().join("demo");
+    phases::side_by_side(&logs, vec![("memscope", build), (fetched, torch)])
 }
 
 /// Folder in which the programs are built.
 fn programs() -> PathBuf {
-    process::target().join(PROFILE)
+    process::target().join("debug")
 }
 
 /// Runs the demonstration itself.

@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::root;
-use crate::process;
 use crate::setup::mode::Mode;
 use crate::setup::toolchain;
+use crate::{live, process};
 
 /// What to test with.
 #[derive(Args, Clone, Default)]
@@ -55,14 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.setup {
         return Ok(());
     }
-    process::run(process::command("cargo").args([
-        "build",
-        "--locked",
-        "-p",
-        "memscope-daemon",
-        "-p",
-        "memscope-ctl",
-    ]))?;
+    live::programs(live::Build::Checked)?;
     // The first tests read the interpreters and their objects from outside, as the daemon reads a process; the last use the walk in
     // the kernel.
     for (package, test) in [

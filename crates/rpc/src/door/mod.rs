@@ -3,12 +3,25 @@
 //! Owns: binding the ports, and who comes in through them. Refuses: to serve anything without mutual TLS. What is asked
 //! and answered is the same as at the Unix socket.
 
+#[cfg(feature = "tls")]
 mod certificate;
+mod files;
+#[cfg(feature = "tls")]
 mod handshakes;
+#[cfg(feature = "tls")]
 mod tls;
+#[cfg(not(feature = "tls"))]
+mod without;
 
+pub use files::TlsFiles;
+#[cfg(feature = "tls")]
 pub(crate) use handshakes::accept;
-pub use tls::{Tls, TlsError, TlsFiles};
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsError};
+#[cfg(not(feature = "tls"))]
+pub(crate) use without::accept;
+#[cfg(not(feature = "tls"))]
+pub use without::{Tls, TlsError};
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
@@ -41,6 +54,7 @@ pub enum DoorError {
 
 /// An open port.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "there is none"))]
 pub struct Door {
     listener: TcpListener,
     address: SocketAddr,

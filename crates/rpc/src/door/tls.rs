@@ -5,6 +5,7 @@
 //! nor against the revocation list.
 
 use super::certificate;
+use super::files::TlsFiles;
 use crate::audit::Tell;
 use crate::roles::Roles;
 use rustls::crypto::ring;
@@ -28,19 +29,6 @@ const LARGEST_FILE: u64 = 1 << 20;
 const LARGEST_CRL: u64 = 64 << 20;
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Files in PEM form for the TCP ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The daemon's certificate, and after it those between it and its authority.
-    pub certificate: PathBuf,
-    /// The daemon's private key.
-    pub key: PathBuf,
-    /// The authorities whose certificates clients may have.
-    pub client_ca: PathBuf,
-    /// Revocation lists of these authorities.
-    pub client_crl: Option<PathBuf>,
-}
 
 /// Why the files cannot be used. No message has anything of a key in it.
 #[derive(Debug, thiserror::Error)]

@@ -111,7 +111,7 @@ fn read(path: &Path, module: Module, folder: &Path, sources: &mut Vec<Source>) -
 fn files_of(items: &[syn::Item], module: &Module, children: &mut Vec<(Module, Option<String>)>) {
     for item in items {
         if let syn::Item::Mod(found) = item
-            && !is_of_tests(&found.attrs)
+            && !is_left_out(&found.attrs)
         {
             let child = below(module, &found.ident.to_string());
             match &found.content {
@@ -147,11 +147,14 @@ fn below(module: &Module, name: &str) -> Module {
     child
 }
 
-/// Whether an item exists for tests only.
-fn is_of_tests(attributes: &[syn::Attribute]) -> bool {
+/// Whether an item exists for tests only, or stands in for a feature that is left out. Of two items of one name the real one is looked at.
+fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && matches!(&attribute.meta, syn::Meta::List(list) if list.tokens.to_string() == "test")
+        let syn::Meta::List(list) = &attribute.meta else {
+            return false;
+        };
+        let what = list.tokens.to_string().replace(' ', "");
+        attribute.path().is_ident("cfg") && (what == "test" || what.starts_with("not(feature="))
     })
 }
 
@@ -182,6 +185,7 @@ impl Names {
         self.modules.insert(module.clone(), file);
         for item in items {
             match item {
+                syn::Item::Use(found) if is_left_out(&found.attrs) => {}
                 syn::Item::Use(found) => {
                     // Private imports count, too: a child module may reach its parent's imports.
                     let mut leaves = Vec::new();
@@ -438,7 +442,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
             syn::Item::Use(found) => &found.attrs,
             _ => &Vec::new(),
         };
-        if !is_of_tests(attributes) {
+        if !is_left_out(attributes) {
             syn::visit::visit_item(self, item);
         }
     }
@@ -626,5 +630,22 @@ mod tests {
             ),
         ]);
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_stands_in_for_a_feature_is_not_looked_at() {
+        let files = [
+            (
+                "lib.rs",
+                "#[cfg(feature = \"a\")]\nmod real;\n#[cfg(not(feature = \"a\"))]\nmod other;\nmod user;\n\
+                 #[cfg(feature = \"a\")]\npub use real::Thing;\n#[cfg(not(feature = \"a\"))]\npub use other::Thing;\n",
+            ),
+            ("real.rs", "use crate::user::User;\npub struct Thing;\n"),
+            ("other.rs", "pub struct Thing;\n"),
+            ("user.rs", "use crate::Thing;\npub struct User;\n"),
+        ];
+        let found = of_files(&files);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("real.rs"), "{found:?}");
     }
 }

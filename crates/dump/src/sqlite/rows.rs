@@ -1,5 +1,6 @@
 //! Reads rows from a table of an SQLite file.
 
+use super::TABLES;
 use crate::error::{DumpError, RowError, beginning};
 use crate::row::{AttrForm, COLUMNS, Row};
 use rusqlite::config::DbConfig;
@@ -10,8 +11,6 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Name of the table, and its name in files of older versions.
-pub(crate) const TABLES: [&str; 2] = ["memscope_dump", "leaks_dump"];
 /// Longest text or row that SQLite may read, in bytes.
 const LONGEST: i32 = 16 << 20;
 /// Most rows of a page.

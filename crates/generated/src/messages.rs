@@ -1,17 +1,15 @@
-//! Compiles `memscope/v1/*.proto` without `protoc`, and teaches the types the JSON of `--json`:
-//! names as in the files, integers as numbers, unknown as null, enums as lower-case words.
+//! The messages of `memscope.v1`, and the JSON of `--json` that their types are taught: names as in the files, integers as
+//! numbers, unknown as null, enums as lower-case words.
 
+use std::path::Path;
+
+use anyhow::{Result, bail};
 use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::source_code_info::Location;
-use std::error::Error;
-use std::path::PathBuf;
 
-const FILES: &[&str] = &["memscope/v1/memscope.proto", "memscope/v1/trigger.proto"];
-
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=memscope");
-    let descriptors = protox::compile(FILES, ["."])?;
+/// Writes the types, the descriptors for reflection, and the table of answers into `folder`.
+pub fn generate(descriptors: FileDescriptorSet, folder: &Path) -> Result<()> {
     // Reflection shows the comments. Where in the file each other thing stands, nobody asks, and it is
     // more than a quarter of the descriptors that every program carries.
     let mut shown = descriptors.clone();
@@ -20,14 +18,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             info.location.retain(has_comment);
         }
     }
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    std::fs::write(
-        out.join("descriptors.bin"),
-        prost::Message::encode_to_vec(&shown),
-    )?;
+    let encoded = prost::Message::encode_to_vec(&shown);
+    std::fs::write(folder.join("descriptors.bin"), encoded)?;
+    std::fs::write(folder.join("answers.rs"), answers(&descriptors))?;
 
     let mut builder = prost_build::Config::new();
     builder
+        .out_dir(folder)
         .message_attribute(".", "#[derive(serde::Serialize)]")
         // A process reads as one flat object, though its facts travel as a message of their own.
         .field_attribute(".memscope.v1.Process.facts", "#[serde(flatten)]")
@@ -54,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     continue;
                 }
                 if field.label() == Label::Repeated || field.proto3_optional() {
-                    return Err(format!("{name}.{}: only plain enum fields", field.name()).into());
+                    bail!("{name}.{}: only plain enum fields", field.name());
                 }
                 let kind = field.type_name().rsplit('.').next().unwrap_or_default();
                 builder.field_attribute(
@@ -64,7 +61,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    std::fs::write(out.join("answers.rs"), answers(&descriptors))?;
     builder.compile_fds(descriptors)?;
     Ok(())
 }
@@ -92,7 +88,8 @@ fn answers(descriptors: &FileDescriptorSet) -> String {
         }
     }
     format!(
-        "fn by_path(path: &str, message: &[u8]) -> Option<Result<Vec<u8>, AnswerError>> {{\n\
+        "// This file is @generated.\n\
+         fn by_path(path: &str, message: &[u8]) -> Option<Result<Vec<u8>, AnswerError>> {{\n\
          Some(match path {{\n{rows}_ => return None,\n}})\n}}\n"
     )
 }

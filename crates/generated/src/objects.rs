@@ -1,39 +1,26 @@
-//! `cargo xtask ebpf`: builds the BPF objects that are committed beside their sources, or compares them with what the
-//! sources give.
+//! The BPF objects that are committed beside their sources: made anew, or compared with what the sources give.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Args;
 use memscope_ebpf_build::{
     ARCHITECTURES, Built, FOLDER, digest, find_linker, find_toolchain, linker_version, sources,
 };
 use object::build::elf::{Builder, SectionData};
 
-use crate::process;
-
-/// What to do.
-#[derive(Args, Clone, Default)]
-pub struct Options {
-    /// Write nothing; fail if the committed objects are not what the sources give
-    #[arg(long)]
-    pub check: bool,
-}
-
-/// Runs the task.
-pub fn run(options: &Options) -> Result<()> {
-    if options.check {
-        return check();
+/// Builds the objects and writes them; with `check`, compares them with those that are committed.
+pub fn run(root: &Path, check: bool) -> Result<()> {
+    if check {
+        return compare(root);
     }
-    let root = process::root();
-    let mut facts = toolchain(&root)?;
-    facts.insert("sources".to_owned(), sources(&root)?);
+    let mut facts = toolchain(root)?;
+    facts.insert("sources".to_owned(), sources(root)?);
     fs::create_dir_all(root.join(FOLDER))?;
-    for (arch, object) in ARCHITECTURES.into_iter().zip(make_all(&root)) {
+    for (arch, object) in ARCHITECTURES.into_iter().zip(make_all(root)) {
         let object = object?;
-        let path = Built::path(&root, arch);
+        let path = Built::path(root, arch);
         fs::write(&path, &object).with_context(|| format!("cannot write {}", path.display()))?;
         facts.insert(arch.to_owned(), digest(&object));
         eprintln!("{}: {} bytes", path.display(), object.len());
@@ -45,22 +32,21 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Builds the objects and compares them with those that are committed: byte by byte if the compiler and the linker are
 /// the same, else by their programs and maps.
-pub fn check() -> Result<()> {
-    let root = process::root();
-    let built = Built::read(&root);
-    let here = toolchain(&root)?;
+fn compare(root: &Path) -> Result<()> {
+    let built = Built::read(root);
+    let here = toolchain(root)?;
     let is_same = here.iter().all(|(name, fact)| built.fact(name) == fact);
     let again = "`cargo xtask ebpf` makes them anew";
     let mut paths = Vec::new();
     for arch in ARCHITECTURES {
-        let path = built.object(&root, arch)?.with_context(|| {
+        let path = built.object(root, arch)?.with_context(|| {
             format!(
                 "the object for {arch} in {FOLDER} was not made from the sources that are here; {again}"
             )
         })?;
         paths.push(path);
     }
-    for ((arch, path), made) in ARCHITECTURES.into_iter().zip(paths).zip(make_all(&root)) {
+    for ((arch, path), made) in ARCHITECTURES.into_iter().zip(paths).zip(make_all(root)) {
         let committed = fs::read(&path)?;
         let made = made?;
         if is_same {
@@ -109,7 +95,7 @@ fn make_all(root: &Path) -> Vec<Result<Vec<u8>>> {
 
 /// Builds the object for an architecture, and removes what is not needed to load it.
 fn make(root: &Path, arch: &str) -> Result<Vec<u8>> {
-    let folder = process::target().join("ebpf");
+    let folder = root.join("target/ebpf");
     let path =
         memscope_ebpf_build::build(root, arch, &folder).context("the BPF object was not built")?;
     let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -174,7 +160,7 @@ mod tests {
     #[test]
     fn what_is_committed_tells_nothing_of_where_it_was_made() {
         for arch in ARCHITECTURES {
-            let bytes = fs::read(Built::path(&process::root(), arch)).unwrap();
+            let bytes = fs::read(Built::path(&crate::root(), arch)).unwrap();
             let has = |text: &str| {
                 bytes
                     .windows(text.len())
@@ -190,6 +176,7 @@ mod tests {
                 "/tmp/",
                 "/usr/",
                 env!("CARGO_MANIFEST_DIR"),
+                &crate::root().display().to_string(),
             ] {
                 assert!(!has(secret), "{arch}: {secret}");
             }

@@ -1,0 +1,31 @@
+// This file is @generated.
+fn by_path(path: &str, message: &[u8]) -> Option<Result<Vec<u8>, AnswerError>> {
+Some(match path {
+"/memscope.v1.Memscope/Attach" => json_of::<v1::AttachResponse>(message),
+"/memscope.v1.Memscope/Detach" => json_of::<v1::DetachResponse>(message),
+"/memscope.v1.Memscope/List" => json_of::<v1::ListResponse>(message),
+"/memscope.v1.Memscope/Stats" => json_of::<v1::StatsResponse>(message),
+"/memscope.v1.Memscope/Devices" => json_of::<v1::DevicesResponse>(message),
+"/memscope.v1.Memscope/Leaks" => json_of::<v1::LeaksResponse>(message),
+"/memscope.v1.Memscope/Fluctuation" => json_of::<v1::FluctuationResponse>(message),
+"/memscope.v1.Memscope/Steps" => json_of::<v1::StepsResponse>(message),
+"/memscope.v1.Memscope/Mark" => json_of::<v1::MarkResponse>(message),
+"/memscope.v1.Memscope/Marks" => json_of::<v1::MarksResponse>(message),
+"/memscope.v1.Memscope/Snapshot" => json_of::<v1::SnapshotPart>(message),
+"/memscope.v1.Memscope/Stacks" => json_of::<v1::StacksResponse>(message),
+"/memscope.v1.Memscope/Export" => json_of::<v1::ExportChunk>(message),
+"/memscope.v1.Memscope/Record" => json_of::<v1::ExportChunk>(message),
+"/memscope.v1.Memscope/Diff" => json_of::<v1::DiffResponse>(message),
+"/memscope.v1.Memscope/Pool" => json_of::<v1::PoolResponse>(message),
+"/memscope.v1.Memscope/Holders" => json_of::<v1::HoldersResponse>(message),
+"/memscope.v1.Memscope/Owners" => json_of::<v1::OwnersResponse>(message),
+"/memscope.v1.Memscope/Events" => json_of::<v1::Event>(message),
+"/memscope.v1.Memscope/Status" => json_of::<v1::StatusResponse>(message),
+"/memscope.v1.Triggers/AddTrigger" => json_of::<v1::AddTriggerResponse>(message),
+"/memscope.v1.Triggers/RemoveTrigger" => json_of::<v1::RemoveTriggerResponse>(message),
+"/memscope.v1.Triggers/ListTriggers" => json_of::<v1::ListTriggersResponse>(message),
+"/memscope.v1.Triggers/ListKept" => json_of::<v1::ListKeptResponse>(message),
+"/memscope.v1.Triggers/GetKept" => json_of::<v1::ExportChunk>(message),
+_ => return None,
+})
+}

@@ -1,7 +1,7 @@
 //! Triggers over the ledger and a small simulated allocator: what fires, when, and how often.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod world;
+use crate::world;
 
 use memscope_daemon::triggers::Firing;
 use memscope_ledger::event::*;

@@ -1,7 +1,7 @@
 //! Triggers against a model that looks at the simulated allocator itself.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod world;
+use crate::world;
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -275,7 +275,8 @@ fn subcommands(help: &str) -> Vec<String> {
 }
 
 /// Options of programs that are not ours, by the beginnings of the pieces of code that name them.
-const OF_OTHERS: [&str; 4] = [
+const OF_OTHERS: [&str; 5] = [
+    "cargo build --no-default-features",
     "strip --strip-all",
     "--pid=host",
     "--cgroupns=host",

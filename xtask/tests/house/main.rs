@@ -165,6 +165,26 @@ fn words_occur_only_where_they_may() {
     assert!(files.len() > 200, "only {} files were found", files.len());
 }
 
+/// Where all files of a folder of tests are one program, the compiler says nothing of a file that it does not name.
+#[test]
+fn no_file_of_tests_is_forgotten() {
+    let mut files = Vec::new();
+    collect(&root(), &mut files).unwrap();
+    let mut looked_at = 0;
+    for all in files.iter().filter(|path| path.ends_with("tests/all.rs")) {
+        let named = fs::read_to_string(all).unwrap();
+        let folder = all.parent().unwrap();
+        let beside = files.iter().filter(|file| file.parent() == Some(folder));
+        for file in beside.filter(|file| *file != all) {
+            let name = file.file_stem().unwrap().to_string_lossy();
+            let is_named = named.lines().any(|line| line == format!("mod {name};"));
+            assert!(is_named, "{} does not name {name}", all.display());
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at >= 6, "only {looked_at} files were found");
+}
+
 /// Compares the dependencies of crates with what they may use.
 fn check_uses(root: &Path) -> Result<()> {
     let mut found = Vec::new();

@@ -82,6 +82,8 @@ fn prepare(real: bool) -> Result<Vec<(&'static str, Duration)>> {
             process::target().join("debug").join(name),
             programs().join(name),
         );
+        // That of the last demonstration may be the same file under another name, and then a move would leave both names.
+        let _ = std::fs::remove_file(&to);
         std::fs::rename(&from, &to).with_context(|| format!("cannot move {}", from.display()))?;
     }
     Ok(took)

@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A program that ends when it is dropped.
 struct Service(Child);
@@ -425,6 +425,18 @@ impl Podman {
     }
 }
 
+impl Podman {
+    /// Whether a process has this storage among its arguments.
+    fn is_at_work(&self) -> bool {
+        let storage = self.storage.to_string_lossy();
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        processes.into_iter().any(|process| {
+            let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).contains(&*storage)
+        })
+    }
+}
+
 impl Drop for Podman {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
@@ -432,7 +444,11 @@ impl Drop for Podman {
             command.args(["rm", "--force", "--time", "0", "--ignore", name]);
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
-        // podman mounts its storage on itself. After a run on a busy machine that mount was still there once; why is not known.
+        // podman mounts its storage on itself, also when it cleans up after a container, which it does by itself and after it has ended.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.is_at_work() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let storage = self.storage.join("root/overlay");
         let storage = std::ffi::CString::new(storage.into_os_string().into_encoded_bytes());
         if let Ok(storage) = storage {

@@ -14,7 +14,7 @@ mod json;
 pub use full::seconds_to_full;
 pub use image::Image;
 
-/// The package `memscope.v1`.
+/// The package `memscope.v1`. What its messages and fields mean stands in `memscope/v1/*.proto`.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     pub use crate::block::Block;

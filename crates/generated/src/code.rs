@@ -99,6 +99,7 @@ fn pictures(root: &Path, folder: &Path) -> Result<()> {
     let descriptors = protox::compile(["memory_profile.proto", "xplane.proto"], [here])?;
     prost_build::Config::new()
         .out_dir(folder)
+        .disable_comments(["."])
         // Files of the same picture are the same bytes.
         .btree_map(["."])
         .compile_fds(descriptors)?;

@@ -25,6 +25,8 @@ pub fn generate(descriptors: FileDescriptorSet, folder: &Path) -> Result<()> {
     let mut builder = prost_build::Config::new();
     builder
         .out_dir(folder)
+        // What a field means stands once, in the `.proto` files.
+        .disable_comments(["."])
         .message_attribute(".", "#[derive(serde::Serialize)]")
         // A process reads as one flat object, though its facts travel as a message of their own.
         .field_attribute(".memscope.v1.Process.facts", "#[serde(flatten)]")

@@ -3,9 +3,6 @@
 //! Owns: the reading of pickles, in which nothing is trusted and nothing is run; what a snapshot says ([`Snapshot`]); whether peak and
 //! course follow from its trace ([`doubts()`]); and, with the feature `events`, the same as the ledger's events. Refuses: to make up what a pickle does not say; what contradicts itself is counted and told.
 
-// What only the events are made of.
-#![cfg_attr(not(feature = "events"), allow(dead_code))]
-
 mod doubts;
 #[cfg(feature = "events")]
 pub mod events;

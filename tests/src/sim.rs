@@ -233,7 +233,6 @@ impl Sim {
             .arg(file)
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
-            .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("PYTHONUNBUFFERED", "1")
             .env("MEMSCOPE_TEST_DEVICE", self.device.name())
             .env("OMP_NUM_THREADS", "1");

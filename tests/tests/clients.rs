@@ -47,9 +47,7 @@ fn package(protobuf: Protobuf) -> Command {
         paths.insert(0, installed("oldest"));
     }
     let mut python = Command::new(installed("python/bin/python"));
-    python
-        .env("PYTHONPATH", std::env::join_paths(paths).unwrap())
-        .env("PYTHONDONTWRITEBYTECODE", "1");
+    python.env("PYTHONPATH", std::env::join_paths(paths).unwrap());
     python
 }
 

@@ -42,7 +42,6 @@ fn at_home(command: &mut Command, folder: &Path) {
     let paths = std::iter::once(bin).chain(std::env::split_paths(&path));
     command
         .env("PATH", std::env::join_paths(paths).unwrap())
-        .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("MPLCONFIGDIR", folder.join("matplotlib"))
         .env("IPYTHONDIR", folder.join("ipython"))
         .env("JUPYTER_PATH", folder.join("jupyter"))

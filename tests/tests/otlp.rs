@@ -46,7 +46,6 @@ impl Receiver {
         let file = folder.join("received");
         let mut command = Command::new(python);
         command
-            .env("PYTHONDONTWRITEBYTECODE", "1")
             .arg(root().join("tests/clients/otlp_receiver.py"))
             .args([protocol.1])
             .arg(&file)

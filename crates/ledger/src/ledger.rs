@@ -133,10 +133,12 @@ impl Ledger {
             return;
         }
         let events: u64 = self.processes.values().map(|process| process.events).sum();
-        // Before each of the first 64 events, and then about 8 times while the number of events doubles.
+        // Before each of the first 64 events, then about 8 times while the number of events doubles, and twice once a
+        // checkpoint has become long.
         let pace = match events {
             0..=64 => 1,
-            _ => events.next_power_of_two() / 16,
+            65..=1024 => events.next_power_of_two() / 16,
+            _ => events.next_power_of_two() / 4,
         };
         if events.is_multiple_of(pace) {
             let written = rmp_serde::to_vec_named(self).unwrap_or_default();

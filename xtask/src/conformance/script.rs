@@ -64,7 +64,6 @@ impl Script {
             .arg(&workload.script)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .envs(workload.variables_of(device))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log);

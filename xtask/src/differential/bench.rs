@@ -68,11 +68,10 @@ impl Bench {
         let mut command = Command::new(&python);
         command
             .arg(script("player.py"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
             .envs(program.environment.variables(&setting.installation)?);
         let player = Partner::start("player", &mut command, folder.path())?;
         let mut command = Command::new(&python);
-        command.arg("-B").arg(script("judge.py"));
+        command.arg(script("judge.py"));
         let judge = Partner::start("judge", &mut command, folder.path())?;
         player.hear()?;
         Ok(Bench {

@@ -38,7 +38,7 @@ class Calls(Connection):
     ) -> v1.AttachResponse:
         """Starts to trace processes; returns once the probes of those that run already are live.
 
-        * pid: One process.
+        * pid: One process, by its process id; this makes no rule.
         * comm: Every process with this short name (at most 15 bytes, as in /proc/PID/comm).
         * cgroup: Every process in this control group or below it, a path beneath the cgroup root.
         * all: Every process that maps a device library; the value must be true.
@@ -120,7 +120,7 @@ class Calls(Connection):
     ) -> v1.StatsResponse:
         """Answers what a process holds now, after every record made before the question was applied.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         """
         return self._ask(
             self._memscope.Stats,
@@ -158,7 +158,7 @@ class Calls(Connection):
     ) -> v1.LeaksResponse:
         """Answers which live blocks keep growing in number.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * min_age_ns: Only blocks at least this old, nanoseconds.
         * include_steady: Also groups that do not grow.
         * limit: At most so many groups, largest growth first; 0 means all, up to 5,000 and to what an answer has room for.
@@ -193,7 +193,7 @@ class Calls(Connection):
     ) -> v1.FluctuationResponse:
         """Answers how the pools of a process breathed over a window of time.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * window_ns: How far back to look, nanoseconds; 0 means all that is kept.
         * intervals: Into how many intervals to cut it at most, 10,000 or fewer; 0 means 20. They begin and end where the course that is kept has its buckets: half a second wide for the last four minutes, else a 512th of the time that was watched. With a window that is given by its two ends the intervals cover that window exactly, and all of them are equally wide.
         * from_boot_ns: Beginning of the window, boot-time nanoseconds. Without it (and without `from`) the window is `window_ns`.
@@ -227,7 +227,7 @@ class Calls(Connection):
     ) -> v1.StepsResponse:
         """Answers which steps a process had, and how far memory went in each.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * limit: At most so many rows, the last ones; 0 means all that are kept.
         * survivors: Also the blocks that outlived their step, at most so many, the first ones.
         * every: So many steps make a row; 0 means one.
@@ -254,7 +254,7 @@ class Calls(Connection):
     ) -> v1.MarkResponse:
         """Names the present moment of a process.
 
-        * pid: Process id.
+        * pid: Id of the process whose moment is named, as the daemon sees it.
         * name: The name, at most 128 bytes.
         * step: A step of the process ends with it, and the next one begins.
         """
@@ -279,7 +279,7 @@ class Calls(Connection):
     ) -> v1.MarksResponse:
         """Answers which moments of a process have a name.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * limit: At most so many, the last ones; 0: all that are kept.
         * include_framework: Also those that PyTorch makes by itself.
         """
@@ -302,9 +302,9 @@ class Calls(Connection):
         stacks: bool | None = None,
         timeout: float | None = None,
     ) -> Generator[v1.SnapshotPart, None, None]:
-        """Streams the segments, blocks and trace of a process: a header, segments, trace, an end.
+        """Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * at: The moment to describe; now, if it is not there.
         * stacks: Also the stacks that the blocks come from.
         """
@@ -333,7 +333,7 @@ class Calls(Connection):
     ) -> v1.StacksResponse:
         """Answers whose memory it is: by stack, function, file or line.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * at: The moment to describe; now, if it is not there.
         * from_: An earlier moment to compare with; growth needs one.
         * view: What is shown; live bytes of all devices, if it is not there.
@@ -369,7 +369,7 @@ class Calls(Connection):
     ) -> Generator[v1.ExportChunk, None, None]:
         """Streams a snapshot, or the stacks, as the bytes of a file that another tool reads.
 
-        * pid: Process id.
+        * pid: Id of the process that the file is to describe, as the daemon sees it.
         * format: Format of the file.
         * at: The moment to describe; now, if it is not there.
         * from_: Stacks: an earlier moment to compare with.
@@ -414,7 +414,7 @@ class Calls(Connection):
     ) -> v1.DiffResponse:
         """Answers what came and what went between two moments of a process.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * from_: The first moment.
         * to: The second; now, if it is not there.
         """
@@ -439,7 +439,7 @@ class Calls(Connection):
     ) -> v1.PoolResponse:
         """Answers how the memory of a process is divided: sizes, ages, pools, fragmentation.
 
-        * pid: Process id.
+        * pid: Id of the process that is asked about, as the daemon sees it.
         * at: The moment; now, if it is not there.
         * from_: An earlier one to compare with.
         """
@@ -588,7 +588,7 @@ class Calls(Connection):
     ) -> v1.RemoveTriggerResponse:
         """Removes a trigger; the snapshots that it took are kept.
 
-        * trigger: Its number.
+        * trigger: Number of the trigger, as the list of triggers has it.
         """
         return self._ask(
             self._triggers.RemoveTrigger,
@@ -640,7 +640,7 @@ class Calls(Connection):
     ) -> Generator[v1.ExportChunk, None, None]:
         """Streams the file of such a snapshot as it is kept.
 
-        * snapshot: Its number.
+        * snapshot: Number of the snapshot, as the list of kept snapshots has it.
         """
         return self._listen(
             self._triggers.GetKept,

@@ -339,7 +339,7 @@ pub mod memscope_client {
                 .insert(GrpcMethod::new("memscope.v1.Memscope", "Marks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Streams the segments, blocks and trace of a process: a header, segments, trace, an end.
+        /// Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end.
         pub async fn snapshot(
             &mut self,
             request: impl tonic::IntoRequest<::memscope_proto::v1::SnapshotRequest>,
@@ -691,7 +691,7 @@ pub mod memscope_server {
             >
             + std::marker::Send
             + 'static;
-        /// Streams the segments, blocks and trace of a process: a header, segments, trace, an end.
+        /// Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end.
         async fn snapshot(
             &self,
             request: tonic::Request<::memscope_proto::v1::SnapshotRequest>,

@@ -27,11 +27,11 @@ class _Stacks:
 class _StacksEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stacks.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STACKS_UNSPECIFIED: _Stacks.ValueType  # 0
-    """Not said."""
+    """The request does not say which stacks to take: those of Python code are taken."""
     STACKS_NONE: _Stacks.ValueType  # 1
-    """None."""
+    """No stacks are taken of allocations."""
     STACKS_PYTHON: _Stacks.ValueType  # 2
-    """Python frames."""
+    """Frames of Python code only."""
     STACKS_NATIVE: _Stacks.ValueType  # 3
     """Frames of compiled code."""
     STACKS_ALL: _Stacks.ValueType  # 4
@@ -41,11 +41,11 @@ class Stacks(_Stacks, metaclass=_StacksEnumTypeWrapper):
     """Which stacks are taken of allocations."""
 
 STACKS_UNSPECIFIED: Stacks.ValueType  # 0
-"""Not said."""
+"""The request does not say which stacks to take: those of Python code are taken."""
 STACKS_NONE: Stacks.ValueType  # 1
-"""None."""
+"""No stacks are taken of allocations."""
 STACKS_PYTHON: Stacks.ValueType  # 2
-"""Python frames."""
+"""Frames of Python code only."""
 STACKS_NATIVE: Stacks.ValueType  # 3
 """Frames of compiled code."""
 STACKS_ALL: Stacks.ValueType  # 4
@@ -129,7 +129,7 @@ class AttachRequest(_message.Message):
     """Each launch of a kernel is an event with the kernel's name: a trap and a record for each. On CUDA only; elsewhere launches have no names."""
     @_builtins.property
     def pid(self) -> Global___PidScope:
-        """One process."""
+        """One process, by its process id; this makes no rule."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class AttachedProcess(_message.Message):
     sites: _builtins.int
     """Number of sites with a live probe."""
     level: _process_pb2.Level.ValueType
-    """Level reached."""
+    """Level that was reached; it may be lower than the level that was asked for."""
     cost: _builtins.str
     """What the probes cost, in a sentence, where there is something to say."""
     baseline_pending: _builtins.bool
@@ -245,7 +245,7 @@ class BaselineRead(_message.Message):
     devices: _builtins.int
     """Devices that hold something."""
     segments: _builtins.int
-    """Segments."""
+    """Number of segments that these devices have, of all pools together."""
     blocks: _builtins.int
     """Blocks in use."""
     allocated_bytes: _builtins.int

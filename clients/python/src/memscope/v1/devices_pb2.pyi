@@ -65,7 +65,7 @@ class DeviceHolder(_message.Message):
     """`allocated_bytes` may be too small, as where nothing tells what was there before the attach."""
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The process that holds the memory, with its command line cut short as in a list."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ Global___DeviceHolder: _TypeAlias = DeviceHolder  # noqa: Y015
 
 @_typing.final
 class MachineDevice(_message.Message):
-    """A device."""
+    """One device as the processes name it, and what they hold on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -28,7 +28,7 @@ class _Layer:
 class _LayerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layer.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LAYER_UNSPECIFIED: _Layer.ValueType  # 0
-    """Not said."""
+    """The server has not said to which layer the function belongs."""
     LAYER_RUNTIME: _Layer.ValueType  # 1
     """The device runtime."""
     LAYER_DRIVER: _Layer.ValueType  # 2
@@ -38,7 +38,7 @@ class Layer(_Layer, metaclass=_LayerEnumTypeWrapper):
     """Whose function a call went to."""
 
 LAYER_UNSPECIFIED: Layer.ValueType  # 0
-"""Not said."""
+"""The server has not said to which layer the function belongs."""
 LAYER_RUNTIME: Layer.ValueType  # 1
 """The device runtime."""
 LAYER_DRIVER: Layer.ValueType  # 2
@@ -52,7 +52,7 @@ class _TraceAction:
 class _TraceActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TraceAction.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRACE_ACTION_UNSPECIFIED: _TraceAction.ValueType  # 0
-    """Not said."""
+    """The server has not said what the allocator did."""
     TRACE_ACTION_ALLOC: _TraceAction.ValueType  # 1
     """A block was handed out."""
     TRACE_ACTION_FREE_REQUESTED: _TraceAction.ValueType  # 2
@@ -76,7 +76,7 @@ class TraceAction(_TraceAction, metaclass=_TraceActionEnumTypeWrapper):
     """What the framework's allocator did."""
 
 TRACE_ACTION_UNSPECIFIED: TraceAction.ValueType  # 0
-"""Not said."""
+"""The server has not said what the allocator did."""
 TRACE_ACTION_ALLOC: TraceAction.ValueType  # 1
 """A block was handed out."""
 TRACE_ACTION_FREE_REQUESTED: TraceAction.ValueType  # 2
@@ -104,9 +104,9 @@ class _MarkKind:
 class _MarkKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MarkKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MARK_KIND_UNSPECIFIED: _MarkKind.ValueType  # 0
-    """Not said."""
+    """The server has not said what the mark stands for."""
     MARK_KIND_INSTANT: _MarkKind.ValueType  # 1
-    """A moment."""
+    """A single moment, which is neither an end of a range nor a step."""
     MARK_KIND_BEGIN: _MarkKind.ValueType  # 2
     """A range begins."""
     MARK_KIND_END: _MarkKind.ValueType  # 3
@@ -118,9 +118,9 @@ class MarkKind(_MarkKind, metaclass=_MarkKindEnumTypeWrapper):
     """What a mark is."""
 
 MARK_KIND_UNSPECIFIED: MarkKind.ValueType  # 0
-"""Not said."""
+"""The server has not said what the mark stands for."""
 MARK_KIND_INSTANT: MarkKind.ValueType  # 1
-"""A moment."""
+"""A single moment, which is neither an end of a range nor a step."""
 MARK_KIND_BEGIN: MarkKind.ValueType  # 2
 """A range begins."""
 MARK_KIND_END: MarkKind.ValueType  # 3
@@ -136,7 +136,7 @@ class _MarkSource:
 class _MarkSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MarkSource.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MARK_SOURCE_UNSPECIFIED: _MarkSource.ValueType  # 0
-    """Not said."""
+    """The server has not said who made the mark."""
     MARK_SOURCE_MEMSCOPE: _MarkSource.ValueType  # 1
     """The program, through memscope's own library."""
     MARK_SOURCE_MSTX: _MarkSource.ValueType  # 2
@@ -154,7 +154,7 @@ class MarkSource(_MarkSource, metaclass=_MarkSourceEnumTypeWrapper):
     """Who made a mark."""
 
 MARK_SOURCE_UNSPECIFIED: MarkSource.ValueType  # 0
-"""Not said."""
+"""The server has not said who made the mark."""
 MARK_SOURCE_MEMSCOPE: MarkSource.ValueType  # 1
 """The program, through memscope's own library."""
 MARK_SOURCE_MSTX: MarkSource.ValueType  # 2
@@ -176,7 +176,7 @@ class _OperatorPart:
 class _OperatorPartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperatorPart.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     OPERATOR_PART_UNSPECIFIED: _OperatorPart.ValueType  # 0
-    """Not said."""
+    """The server has not said which part of the operator's work it is."""
     OPERATOR_PART_BEGIN: _OperatorPart.ValueType  # 1
     """The thread has entered an operator that no other one has called."""
     OPERATOR_PART_GIVEN: _OperatorPart.ValueType  # 2
@@ -190,7 +190,7 @@ class OperatorPart(_OperatorPart, metaclass=_OperatorPartEnumTypeWrapper):
     """A part of an operator's work."""
 
 OPERATOR_PART_UNSPECIFIED: OperatorPart.ValueType  # 0
-"""Not said."""
+"""The server has not said which part of the operator's work it is."""
 OPERATOR_PART_BEGIN: OperatorPart.ValueType  # 1
 """The thread has entered an operator that no other one has called."""
 OPERATOR_PART_GIVEN: OperatorPart.ValueType  # 2
@@ -208,7 +208,7 @@ class _RegionChange:
 class _RegionChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RegionChange.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REGION_CHANGE_UNSPECIFIED: _RegionChange.ValueType  # 0
-    """Not said."""
+    """The server has not said what happened to the pool."""
     REGION_CHANGE_HEAP_CAME: _RegionChange.ValueType  # 1
     """It has memory to hand out."""
     REGION_CHANGE_HEAP_WENT: _RegionChange.ValueType  # 2
@@ -222,7 +222,7 @@ class RegionChange(_RegionChange, metaclass=_RegionChangeEnumTypeWrapper):
     """What happened to a pool that tells of itself."""
 
 REGION_CHANGE_UNSPECIFIED: RegionChange.ValueType  # 0
-"""Not said."""
+"""The server has not said what happened to the pool."""
 REGION_CHANGE_HEAP_CAME: RegionChange.ValueType  # 1
 """It has memory to hand out."""
 REGION_CHANGE_HEAP_WENT: RegionChange.ValueType  # 2
@@ -247,8 +247,7 @@ class EventsRequest(_message.Message):
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only events of these kinds: names of the fields of `Event.body`, as `finding`. None: all. Others are not sent, and
         do not count as missed.
-        Marks that PyTorch makes by itself (steps of optimizers, backward passes) are asked for as `framework_mark`, apart from
-        the others.
+        Marks that PyTorch makes by itself (steps of optimizers, backward passes) are asked for as `framework_mark`, apart from the others.
         """
 
     def __init__(
@@ -516,13 +515,13 @@ class CodeName(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     FIRST_LINE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """Its address."""
+    """Address of the code object in the process's memory."""
     name: _builtins.str
     """Name of the function."""
     file: _builtins.str
     """Name of the file."""
     first_line: _builtins.int
-    """First line."""
+    """Line of the file on which the function begins (`co_firstlineno`)."""
     def __init__(
         self,
         *,
@@ -547,7 +546,7 @@ class CodeDied(_message.Message):
 
     CODE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """Its address."""
+    """Address of the code object; another one may be made at the same address later."""
     def __init__(
         self,
         *,
@@ -627,7 +626,7 @@ class Mark(_message.Message):
     source: Global___MarkSource.ValueType
     """Who made it."""
     range: _builtins.int
-    """Number of the range; 0: none."""
+    """Number of the range, as its library gave it; 0: the innermost range of the thread."""
     name: _builtins.str
     """Its name; empty at the end of a range."""
     cut: _builtins.bool
@@ -689,9 +688,9 @@ class Finding(_message.Message):
     file: _builtins.str
     """File of the line that allocates it; empty: not known."""
     line: _builtins.int
-    """The line."""
+    """Number of that line in the file; 0: not known."""
     name: _builtins.str
-    """Its function."""
+    """Name of the function that the line is in; empty: not known."""
     reason: _builtins.str
     """Why, in a sentence."""
     def __init__(
@@ -869,7 +868,7 @@ class Call(_message.Message):
     function: _builtins.str
     """Name of the function."""
     layer: Global___Layer.ValueType
-    """Whose function."""
+    """Whether the function belongs to the device runtime or to the driver."""
     operation: _builtins.str
     """What it does, in a word (`alloc`, `async_free`, `map`, …)."""
     status: _builtins.int
@@ -881,7 +880,7 @@ class Call(_message.Message):
     size_bytes: _builtins.int
     """Size in bytes; 0 where the call has none."""
     stream: _builtins.int
-    """Raw stream."""
+    """Handle of the stream that the call names, as a number; absent where the call has none."""
     handle: _builtins.int
     """Physical handle, array or pool; 0 where the call has none."""
     extra: _builtins.int
@@ -971,7 +970,7 @@ class Workspace(_message.Message):
     device: _builtins.int
     """Ordinal of the device within the process."""
     address: _builtins.int
-    """Address."""
+    """Address of the memory that was taken or given back."""
     size_bytes: _builtins.int
     """Bytes, negative when it was given back."""
     def __init__(
@@ -1002,7 +1001,7 @@ class Domain(_message.Message):
     handle: _builtins.int
     """The handle that its regions come with; 0 where no tool takes part."""
     name: _builtins.str
-    """Its name."""
+    """Name of the domain; one that is too long is cut."""
     def __init__(
         self,
         *,
@@ -1033,7 +1032,7 @@ class Region(_message.Message):
     domain: _builtins.int
     """Handle of the domain."""
     change: Global___RegionChange.ValueType
-    """What happened."""
+    """What the pool tells of its memory: whether a heap or a region came or went."""
     device: _builtins.int
     """Ordinal of the device within the process, where told."""
     address: _builtins.int
@@ -1140,7 +1139,7 @@ class PoolTrace(_message.Message):
     size_bytes: _builtins.int
     """Bytes asked for, or bytes of the segment."""
     stream: _builtins.int
-    """Raw stream."""
+    """Handle of the stream as a number; 0 for the default stream."""
     block_bytes: _builtins.int
     """Rounded size of the block in bytes."""
     total_allocated_bytes: _builtins.int
@@ -1290,7 +1289,7 @@ class Event(_message.Message):
     stack_id: _builtins.int
     """Identity of the Python stack, where one was taken."""
     no_stack: _builtins.str
-    """Why none was: `not_taken`, `no_python`, `unreadable`, `busy`."""
+    """Why none was: `not_taken`, `not_sampled`, `no_python`, `unreadable`, `busy`."""
     @_builtins.property
     def id(self) -> _process_pb2.EventId:
         """Place in the log."""

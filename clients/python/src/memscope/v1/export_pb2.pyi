@@ -87,7 +87,7 @@ class ExportRequest(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     DIFFERENTIAL_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that the file is to describe, as the daemon sees it."""
     format: Global___ExportFormat.ValueType
     """Format of the file."""
     differential: _builtins.bool

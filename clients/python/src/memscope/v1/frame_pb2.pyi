@@ -24,26 +24,26 @@ class _FrameKind:
 class _FrameKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FrameKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FRAME_KIND_UNSPECIFIED: _FrameKind.ValueType  # 0
-    """Not said."""
+    """The server has not said what kind of code the frame is of."""
     FRAME_KIND_PYTHON: _FrameKind.ValueType  # 1
-    """Python code."""
+    """The frame is of Python code."""
     FRAME_KIND_NATIVE: _FrameKind.ValueType  # 2
-    """Compiled code."""
+    """The frame is of compiled code."""
 
 class FrameKind(_FrameKind, metaclass=_FrameKindEnumTypeWrapper):
     """What a frame is of."""
 
 FRAME_KIND_UNSPECIFIED: FrameKind.ValueType  # 0
-"""Not said."""
+"""The server has not said what kind of code the frame is of."""
 FRAME_KIND_PYTHON: FrameKind.ValueType  # 1
-"""Python code."""
+"""The frame is of Python code."""
 FRAME_KIND_NATIVE: FrameKind.ValueType  # 2
-"""Compiled code."""
+"""The frame is of compiled code."""
 Global___FrameKind: _TypeAlias = FrameKind  # noqa: Y015
 
 @_typing.final
 class StackFrame(_message.Message):
-    """One frame."""
+    """One frame of a stack: a function, and where it is known the file and the line."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

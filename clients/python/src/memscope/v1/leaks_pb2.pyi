@@ -30,25 +30,25 @@ class _Verdict:
 class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_UNSPECIFIED: _Verdict.ValueType  # 0
-    """Not said."""
+    """The server has not said how the group behaves."""
     VERDICT_GROWING: _Verdict.ValueType  # 1
     """Its floor keeps rising."""
     VERDICT_UNDECIDED: _Verdict.ValueType  # 2
     """Rising until lately, or too little was seen."""
     VERDICT_STEADY: _Verdict.ValueType  # 3
-    """Not growing."""
+    """It was judged, and it does not grow."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
     """How a group of live blocks behaves."""
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
-"""Not said."""
+"""The server has not said how the group behaves."""
 VERDICT_GROWING: Verdict.ValueType  # 1
 """Its floor keeps rising."""
 VERDICT_UNDECIDED: Verdict.ValueType  # 2
 """Rising until lately, or too little was seen."""
 VERDICT_STEADY: Verdict.ValueType  # 3
-"""Not growing."""
+"""It was judged, and it does not grow."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 @_typing.final
@@ -64,7 +64,7 @@ class LeaksRequest(_message.Message):
     SURE_AFTER_STEPS_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     min_age_ns: _builtins.int
     """Only blocks at least this old, nanoseconds."""
     include_steady: _builtins.bool
@@ -127,7 +127,7 @@ class LeakGroup(_message.Message):
     device: _builtins.int
     """Ordinal of the device within the process."""
     source: _process_pb2.Source.ValueType
-    """Pool blocks or driver allocations."""
+    """Pool blocks, driver allocations or page-locked host memory."""
     stream: _builtins.int
     """Raw stream of the blocks."""
     size_bytes: _builtins.int
@@ -135,7 +135,7 @@ class LeakGroup(_message.Message):
     live_count: _builtins.int
     """Blocks that live now."""
     live_bytes: _builtins.int
-    """Their bytes."""
+    """Bytes that these blocks take in all; blocks of a pool count with their rounded sizes."""
     growth_count: _builtins.int
     """Blocks by which the floor rose while it was watched."""
     growth_bytes: _builtins.int
@@ -309,7 +309,7 @@ class LeakLine(_message.Message):
     live_count: _builtins.int
     """Blocks that live now."""
     live_bytes: _builtins.int
-    """Their bytes."""
+    """Bytes that these blocks take in all; blocks of a pool count with their rounded sizes."""
     growth_bytes: _builtins.int
     """Bytes by which the floors of its growing groups rose while they were watched; where none grows, of those that rise and
     are not judged yet. So it is with the next fields, too.
@@ -333,9 +333,7 @@ class LeakLine(_message.Message):
     beside: _builtins.bool
     """All its growing groups are parts of the growth of other lines, that came while less than all stacks was recorded."""
     stack: _builtins.int
-    """Where the line is not known and its blocks are of several sizes: the number of their stack within the process, the same in each
-    answer.
-    """
+    """Where the line is not known and its blocks are of several sizes: the number of their stack within the process, the same in each answer."""
     @_builtins.property
     def line(self) -> _steps_pb2.CodeLine:
         """The innermost of the program's own lines that allocated the blocks, where known."""
@@ -488,7 +486,7 @@ class LeaksResponse(_message.Message):
     UNHELD_FIELD_NUMBER: _builtins.int
     UNTIL_BOOT_NS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -526,7 +524,7 @@ class LeaksResponse(_message.Message):
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:
@@ -624,7 +622,7 @@ class YoungGrowth(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     NEEDED_STEPS_FIELD_NUMBER: _builtins.int
     groups: _builtins.int
-    """How many."""
+    """Number of groups that rise and are too young to be judged."""
     in_every_step: _builtins.bool
     """All of them rose in every step."""
     steps: _builtins.int
@@ -757,7 +755,7 @@ class FluctuationRequest(_message.Message):
     FROM_FIELD_NUMBER: _builtins.int
     TO_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     window_ns: _builtins.int
     """How far back to look, nanoseconds; 0 means all that is kept."""
     intervals: _builtins.int
@@ -832,8 +830,8 @@ class Interval(_message.Message):
     frees: _builtins.int
     """Frees in it."""
     last_allocated_bytes: _builtins.int
-    """Allocated and reserved bytes at its end. Only in the answer about a window that is given by its ends, and not where they are not
-    known.
+    """Allocated and reserved bytes at its end. Only in the answer about a window that is given by its ends,
+    and not where they are not known.
     """
     last_reserved_bytes: _builtins.int
     detail_ns: _builtins.int
@@ -939,7 +937,7 @@ class FluctuationResponse(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -952,11 +950,11 @@ class FluctuationResponse(_message.Message):
 
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceFluctuation]:
-        """Per device."""
+        """One entry for each device of which the course is known."""
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:

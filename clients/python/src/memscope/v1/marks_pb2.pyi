@@ -28,7 +28,7 @@ class _MarkOrigin:
 class _MarkOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MarkOrigin.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MARK_ORIGIN_UNSPECIFIED: _MarkOrigin.ValueType  # 0
-    """Not said."""
+    """The server has not said who named the moment."""
     MARK_ORIGIN_PEOPLE: _MarkOrigin.ValueType  # 1
     """Somebody outside of the process: `memscope-ctl mark`."""
     MARK_ORIGIN_PROGRAM: _MarkOrigin.ValueType  # 2
@@ -40,7 +40,7 @@ class MarkOrigin(_MarkOrigin, metaclass=_MarkOriginEnumTypeWrapper):
     """Who named a moment."""
 
 MARK_ORIGIN_UNSPECIFIED: MarkOrigin.ValueType  # 0
-"""Not said."""
+"""The server has not said who named the moment."""
 MARK_ORIGIN_PEOPLE: MarkOrigin.ValueType  # 1
 """Somebody outside of the process: `memscope-ctl mark`."""
 MARK_ORIGIN_PROGRAM: MarkOrigin.ValueType  # 2
@@ -59,7 +59,7 @@ class MarksRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     INCLUDE_FRAMEWORK_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     limit: _builtins.int
     """At most so many, the last ones; 0: all that are kept."""
     include_framework: _builtins.bool
@@ -101,7 +101,7 @@ class NamedMoment(_message.Message):
     time_unix_ns: _builtins.int
     """When, nanoseconds since 1970."""
     name: _builtins.str
-    """Its name."""
+    """Name of the mark, without quotation marks around it."""
     cut: _builtins.bool
     """The name was longer."""
     nth: _builtins.int
@@ -118,7 +118,7 @@ class NamedMoment(_message.Message):
     """The step that it was made in; absent where that is not known."""
     @_builtins.property
     def event(self) -> _process_pb2.EventId:
-        """Its event."""
+        """Id of the event of this mark; other questions can name the moment by its number."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class MarkCount(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     origin: Global___MarkOrigin.ValueType
-    """Whose."""
+    """Who made the marks that are counted here."""
     count: _builtins.int
     """How many since the attach."""
     kept: _builtins.int
@@ -204,7 +204,7 @@ class MarksResponse(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -217,7 +217,7 @@ class MarksResponse(_message.Message):
 
     @_builtins.property
     def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedMoment]:
-        """Oldest first."""
+        """The marks that are kept and were asked for, oldest first."""
 
     @_builtins.property
     def counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MarkCount]:
@@ -225,7 +225,7 @@ class MarksResponse(_message.Message):
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:

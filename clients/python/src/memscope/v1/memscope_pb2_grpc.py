@@ -206,7 +206,7 @@ class MemscopeServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """Streams the segments, blocks and trace of a process: a header, segments, trace, an end.
+        """Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

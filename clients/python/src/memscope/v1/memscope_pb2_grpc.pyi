@@ -75,7 +75,7 @@ class MemscopeStub:
     Marks: _grpc.UnaryUnaryMultiCallable[_marks_pb2.MarksRequest, _marks_pb2.MarksResponse]
     """Answers which moments of a process have a name."""
     Snapshot: _grpc.UnaryStreamMultiCallable[_snapshot_pb2.SnapshotRequest, _snapshot_pb2.SnapshotPart]
-    """Streams the segments, blocks and trace of a process: a header, segments, trace, an end."""
+    """Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end."""
     Stacks: _grpc.UnaryUnaryMultiCallable[_stacks_pb2.StacksRequest, _stacks_pb2.StacksResponse]
     """Answers whose memory it is: by stack, function, file or line."""
     Export: _grpc.UnaryStreamMultiCallable[_export_pb2.ExportRequest, _export_pb2.ExportChunk]
@@ -121,7 +121,7 @@ class MemscopeAsyncStub(MemscopeStub):
     Marks: _aio.UnaryUnaryMultiCallable[_marks_pb2.MarksRequest, _marks_pb2.MarksResponse]  # type: ignore[assignment]
     """Answers which moments of a process have a name."""
     Snapshot: _aio.UnaryStreamMultiCallable[_snapshot_pb2.SnapshotRequest, _snapshot_pb2.SnapshotPart]  # type: ignore[assignment]
-    """Streams the segments, blocks and trace of a process: a header, segments, trace, an end."""
+    """Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end."""
     Stacks: _aio.UnaryUnaryMultiCallable[_stacks_pb2.StacksRequest, _stacks_pb2.StacksResponse]  # type: ignore[assignment]
     """Answers whose memory it is: by stack, function, file or line."""
     Export: _aio.UnaryStreamMultiCallable[_export_pb2.ExportRequest, _export_pb2.ExportChunk]  # type: ignore[assignment]
@@ -230,7 +230,7 @@ class MemscopeServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshot_pb2.SnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_snapshot_pb2.SnapshotPart], _abc.AsyncIterator[_snapshot_pb2.SnapshotPart]]:
-        """Streams the segments, blocks and trace of a process: a header, segments, trace, an end."""
+        """Streams the segments, blocks and trace of a process: a header, segments, stacks if asked for, trace, an end."""
 
     @_abc_1.abstractmethod
     def Stacks(

@@ -86,8 +86,8 @@ class OwnersRequest(_message.Message):
     @_builtins.property
     def at(self) -> _snapshot_pb2.Moment:
         """The moment that is asked about; now, if it is not there. Python's objects are read now in any case: what is still there is for what they
-        say, and what has been freed since is for what rules say of its stack and of the threads that allocated and freed it, or else in the
-        category `freed_since`.
+        say, and what has been freed since is for what rules say of its stack and of the threads that allocated and freed it,
+        or else in the category `freed_since`.
         """
 
     def __init__(

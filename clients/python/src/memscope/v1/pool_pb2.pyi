@@ -31,7 +31,7 @@ class PoolRequest(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     FROM_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     @_builtins.property
     def at(self) -> _snapshot_pb2.Moment:
         """The moment; now, if it is not there."""
@@ -72,7 +72,7 @@ class SizeClass(_message.Message):
     """Largest size in the class, bytes: a power of two; the smallest is just above half of it."""
     @_builtins.property
     def live(self) -> _snapshot_pb2.Amount:
-        """Live blocks."""
+        """Number and bytes of the blocks of this class that are handed out."""
 
     @_builtins.property
     def by_age(self) -> _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.Amount]:
@@ -120,7 +120,7 @@ class PoolShare(_message.Message):
     ALLOCATED_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     pool_id_first: _builtins.int
-    """Private pool id, two numbers; (0, 0) is the default one."""
+    """Private pool id, two numbers; (0, 0) is the default pool, and stands where the id is not known."""
     pool_id_second: _builtins.int
     """The second of them."""
     large: _builtins.bool
@@ -128,7 +128,7 @@ class PoolShare(_message.Message):
     expandable: _builtins.bool
     """Made of mapped chunks."""
     stream: _builtins.int
-    """Stream."""
+    """Handle of the stream as a number; 0 for the default stream, and where the stream is not known."""
     @_builtins.property
     def segments(self) -> _snapshot_pb2.Amount:
         """Segments and their bytes."""
@@ -218,7 +218,7 @@ class DevicePool(_message.Message):
 
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolShare]:
-        """Largest first."""
+        """Its parts by stream, kind and pool id, those with most bytes of segments first."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class FailedAllocation(_message.Message):
     time_unix_ns: _builtins.int
     """When, nanoseconds since 1970."""
     tid: _builtins.int
-    """Thread id."""
+    """Id of the thread that asked for the memory, as the daemon sees it."""
     @_builtins.property
     def line(self) -> _steps_pb2.CodeLine:
         """The innermost line of the program's own that asked for it, if it is known."""
@@ -310,7 +310,7 @@ class PoolResponse(_message.Message):
     COVERAGE_FIELD_NUMBER: _builtins.int
     FAILED_ALLOCATIONS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     from_unix_ns: _builtins.int
@@ -321,11 +321,11 @@ class PoolResponse(_message.Message):
 
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DevicePool]:
-        """By ordinal."""
+        """One entry for each device, ordered by its ordinal."""
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:

@@ -58,13 +58,13 @@ class _ProcessState:
 class _ProcessStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProcessState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PROCESS_STATE_UNSPECIFIED: _ProcessState.ValueType  # 0
-    """Not said."""
+    """The server has not said where the process stands."""
     PROCESS_STATE_ATTACHED: _ProcessState.ValueType  # 1
     """Its probes are live."""
     PROCESS_STATE_DETACHED: _ProcessState.ValueType  # 2
     """Tracing ended on request."""
     PROCESS_STATE_EXITED: _ProcessState.ValueType  # 3
-    """It ended."""
+    """The process itself has ended."""
     PROCESS_STATE_REPLACED: _ProcessState.ValueType  # 4
     """It executed another image."""
     PROCESS_STATE_GIVEN_UP: _ProcessState.ValueType  # 5
@@ -74,13 +74,13 @@ class ProcessState(_ProcessState, metaclass=_ProcessStateEnumTypeWrapper):
     """Where a process stands."""
 
 PROCESS_STATE_UNSPECIFIED: ProcessState.ValueType  # 0
-"""Not said."""
+"""The server has not said where the process stands."""
 PROCESS_STATE_ATTACHED: ProcessState.ValueType  # 1
 """Its probes are live."""
 PROCESS_STATE_DETACHED: ProcessState.ValueType  # 2
 """Tracing ended on request."""
 PROCESS_STATE_EXITED: ProcessState.ValueType  # 3
-"""It ended."""
+"""The process itself has ended."""
 PROCESS_STATE_REPLACED: ProcessState.ValueType  # 4
 """It executed another image."""
 PROCESS_STATE_GIVEN_UP: ProcessState.ValueType  # 5
@@ -94,7 +94,7 @@ class _Source:
 class _SourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Source.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SOURCE_UNSPECIFIED: _Source.ValueType  # 0
-    """Not said."""
+    """The server has not said where the numbers come from."""
     SOURCE_POOL: _Source.ValueType  # 1
     """The framework allocator's own totals."""
     SOURCE_DRIVER: _Source.ValueType  # 2
@@ -106,7 +106,7 @@ class Source(_Source, metaclass=_SourceEnumTypeWrapper):
     """Where pool-level numbers come from."""
 
 SOURCE_UNSPECIFIED: Source.ValueType  # 0
-"""Not said."""
+"""The server has not said where the numbers come from."""
 SOURCE_POOL: Source.ValueType  # 1
 """The framework allocator's own totals."""
 SOURCE_DRIVER: Source.ValueType  # 2
@@ -122,7 +122,7 @@ class _ProcessVerdict:
 class _ProcessVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProcessVerdict.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PROCESS_VERDICT_UNSPECIFIED: _ProcessVerdict.ValueType  # 0
-    """Not said."""
+    """The server has not said whether the process grows."""
     PROCESS_VERDICT_GROWING: _ProcessVerdict.ValueType  # 1
     """At least one line of the program grows, or a finding about one stands."""
     PROCESS_VERDICT_TOO_EARLY: _ProcessVerdict.ValueType  # 2
@@ -136,7 +136,7 @@ class ProcessVerdict(_ProcessVerdict, metaclass=_ProcessVerdictEnumTypeWrapper):
     """Whether a process as a whole keeps more and more memory."""
 
 PROCESS_VERDICT_UNSPECIFIED: ProcessVerdict.ValueType  # 0
-"""Not said."""
+"""The server has not said whether the process grows."""
 PROCESS_VERDICT_GROWING: ProcessVerdict.ValueType  # 1
 """At least one line of the program grows, or a finding about one stands."""
 PROCESS_VERDICT_TOO_EARLY: ProcessVerdict.ValueType  # 2
@@ -258,7 +258,7 @@ class EnvironmentVariable(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """Name of the variable, such as `RANK`."""
     value: _builtins.str
     """Its value at the attach."""
     def __init__(

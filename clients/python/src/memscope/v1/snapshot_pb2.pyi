@@ -29,9 +29,9 @@ class _BlockState:
 class _BlockStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BlockState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     BLOCK_STATE_UNSPECIFIED: _BlockState.ValueType  # 0
-    """Not said."""
+    """The server has not said in which state the block is."""
     BLOCK_STATE_ACTIVE: _BlockState.ValueType  # 1
-    """Handed out."""
+    """The block is handed out to the program."""
     BLOCK_STATE_PENDING_FREE: _BlockState.ValueType  # 2
     """Freed by the program and still used by a stream."""
     BLOCK_STATE_INACTIVE: _BlockState.ValueType  # 3
@@ -41,9 +41,9 @@ class BlockState(_BlockState, metaclass=_BlockStateEnumTypeWrapper):
     """State of a block."""
 
 BLOCK_STATE_UNSPECIFIED: BlockState.ValueType  # 0
-"""Not said."""
+"""The server has not said in which state the block is."""
 BLOCK_STATE_ACTIVE: BlockState.ValueType  # 1
-"""Handed out."""
+"""The block is handed out to the program."""
 BLOCK_STATE_PENDING_FREE: BlockState.ValueType  # 2
 """Freed by the program and still used by a stream."""
 BLOCK_STATE_INACTIVE: BlockState.ValueType  # 3
@@ -60,7 +60,7 @@ class SnapshotRequest(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     STACKS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     stacks: _builtins.bool
     """Also the stacks that the blocks come from."""
     @_builtins.property
@@ -105,9 +105,7 @@ class Moment(_message.Message):
     step: _builtins.int
     """The end of the step with this number, as the answer to Steps numbers them."""
     mark: _builtins.str
-    """Right after the last mark with this name; `NAME#2`: the second of that name. A mark that is called by the whole text
-    comes first.
-    """
+    """Right after the last mark with this name; `NAME#2`: the second of that name. A mark that is called by the whole text comes first."""
     @_builtins.property
     def peak(self) -> Global___Peak:
         """When most was allocated since the attach."""
@@ -174,7 +172,7 @@ class SnapshotHeader(_message.Message):
     TRACE_DROPPED_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the snapshot describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -195,7 +193,7 @@ class SnapshotHeader(_message.Message):
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:
@@ -233,9 +231,9 @@ class PoolId(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     SECOND_FIELD_NUMBER: _builtins.int
     first: _builtins.int
-    """First half."""
+    """First of the two numbers of the id."""
     second: _builtins.int
-    """Second half."""
+    """Second of the two numbers of the id."""
     def __init__(
         self,
         *,
@@ -263,13 +261,13 @@ class Block(_message.Message):
     SINCE_BOOT_NS_FIELD_NUMBER: _builtins.int
     STACK_FIELD_NUMBER: _builtins.int
     address: _builtins.int
-    """Address."""
+    """Address in the process at which the block begins."""
     size_bytes: _builtins.int
     """Rounded size in bytes."""
     requested_bytes: _builtins.int
     """Size asked for, in bytes; of free room, at its last use (0: none is known)."""
     state: Global___BlockState.ValueType
-    """Its state."""
+    """Whether the block is handed out, waits for a stream after its free, or is free room."""
     since_boot_ns: _builtins.int
     """When it came, boot-time nanoseconds."""
     stack: _builtins.int
@@ -322,11 +320,11 @@ class Segment(_message.Message):
     device: _builtins.int
     """Ordinal of the device within the process."""
     address: _builtins.int
-    """Address."""
+    """Address in the process at which the segment begins."""
     size_bytes: _builtins.int
     """Size in bytes."""
     stream: _builtins.int
-    """Raw stream."""
+    """Handle of the stream as a number; 0 for the default stream, and where the stream is not known."""
     large: _builtins.bool
     """True for the large pool, false for the small one."""
     expandable: _builtins.bool
@@ -367,7 +365,7 @@ Global___Segment: _TypeAlias = Segment  # noqa: Y015
 
 @_typing.final
 class SegmentChunk(_message.Message):
-    """Some segments."""
+    """The segments of one part of a snapshot."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -483,13 +481,13 @@ class TraceEntry(_message.Message):
     size_bytes: _builtins.int
     """Size in bytes."""
     stream: _builtins.int
-    """Raw stream."""
+    """Handle of the stream as a number; 0 for the default stream, and where the stream is not known."""
     time_boot_ns: _builtins.int
     """When, boot-time nanoseconds."""
     time_unix_ns: _builtins.int
     """When, nanoseconds since 1970."""
     tid: _builtins.int
-    """Thread id."""
+    """Id of the thread that called the allocator, as the daemon sees it."""
     @_builtins.property
     def pool(self) -> Global___PoolId:
         """Private pool; left out where it is not known."""
@@ -524,7 +522,7 @@ class TraceChunk(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceEntry]:
-        """Oldest first."""
+        """Entries of the trace, oldest first; the next part goes on where this one ends."""
 
     def __init__(
         self,
@@ -573,11 +571,11 @@ class SnapshotPart(_message.Message):
 
     @_builtins.property
     def segments(self) -> Global___SegmentChunk:
-        """Segments."""
+        """Segments with their blocks, several in a part."""
 
     @_builtins.property
     def trace(self) -> Global___TraceChunk:
-        """Trace entries."""
+        """Entries of the allocator's trace, several in a part."""
 
     @_builtins.property
     def end(self) -> Global___SnapshotEnd:
@@ -585,7 +583,7 @@ class SnapshotPart(_message.Message):
 
     @_builtins.property
     def stacks(self) -> Global___StackChunk:
-        """Stacks."""
+        """Stacks that blocks come from, several in a part."""
 
     def __init__(
         self,
@@ -616,7 +614,7 @@ class DiffRequest(_message.Message):
     FROM_FIELD_NUMBER: _builtins.int
     TO_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     @_builtins.property
     def to(self) -> Global___Moment:
         """The second; now, if it is not there."""
@@ -646,9 +644,9 @@ class Amount(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     count: _builtins.int
-    """How many."""
+    """Number of blocks, or of segments where the amount is one of segments."""
     bytes: _builtins.int
-    """Their bytes."""
+    """Bytes that all of these have together."""
     def __init__(
         self,
         *,
@@ -743,7 +741,7 @@ class GroupDiff(_message.Message):
     device: _builtins.int
     """Ordinal of the device within the process."""
     stream: _builtins.int
-    """Stream."""
+    """Handle of the stream of these blocks as a number; 0 for the default stream, and where the stream is not known."""
     size_bytes: _builtins.int
     """Size of each block in bytes."""
     requested: _builtins.bool
@@ -793,16 +791,16 @@ class DiffResponse(_message.Message):
     OMITTED_GROUPS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     from_unix_ns: _builtins.int
     """The first moment, nanoseconds since 1970."""
     to_unix_ns: _builtins.int
-    """The second."""
+    """The second moment, nanoseconds since 1970."""
     omitted_groups: _builtins.int
     """Groups with a change that were left out."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceDiff]:
-        """By device."""
+        """What changed on each device, ordered by ordinal."""
 
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupDiff]:

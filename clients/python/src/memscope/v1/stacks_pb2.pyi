@@ -36,7 +36,7 @@ class _StackMetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StackMetr
     STACK_METRIC_UNSPECIFIED: _StackMetric.ValueType  # 0
     """Not said: live."""
     STACK_METRIC_LIVE: _StackMetric.ValueType  # 1
-    """What lives."""
+    """Blocks that live at the moment that is described."""
     STACK_METRIC_PEAK: _StackMetric.ValueType  # 2
     """What lived when the device's allocated bytes were largest since the attach."""
     STACK_METRIC_ALLOCATED: _StackMetric.ValueType  # 3
@@ -50,7 +50,7 @@ class StackMetric(_StackMetric, metaclass=_StackMetricEnumTypeWrapper):
 STACK_METRIC_UNSPECIFIED: StackMetric.ValueType  # 0
 """Not said: live."""
 STACK_METRIC_LIVE: StackMetric.ValueType  # 1
-"""What lives."""
+"""Blocks that live at the moment that is described."""
 STACK_METRIC_PEAK: StackMetric.ValueType  # 2
 """What lived when the device's allocated bytes were largest since the attach."""
 STACK_METRIC_ALLOCATED: StackMetric.ValueType  # 3
@@ -68,9 +68,9 @@ class _StackUnitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StackUnit.V
     STACK_UNIT_UNSPECIFIED: _StackUnit.ValueType  # 0
     """Not said: bytes."""
     STACK_UNIT_BYTES: _StackUnit.ValueType  # 1
-    """Bytes."""
+    """The bytes of the blocks are added up."""
     STACK_UNIT_COUNT: _StackUnit.ValueType  # 2
-    """Blocks."""
+    """The number of the blocks is counted."""
 
 class StackUnit(_StackUnit, metaclass=_StackUnitEnumTypeWrapper):
     """In what it is counted."""
@@ -78,9 +78,9 @@ class StackUnit(_StackUnit, metaclass=_StackUnitEnumTypeWrapper):
 STACK_UNIT_UNSPECIFIED: StackUnit.ValueType  # 0
 """Not said: bytes."""
 STACK_UNIT_BYTES: StackUnit.ValueType  # 1
-"""Bytes."""
+"""The bytes of the blocks are added up."""
 STACK_UNIT_COUNT: StackUnit.ValueType  # 2
-"""Blocks."""
+"""The number of the blocks is counted."""
 Global___StackUnit: _TypeAlias = StackUnit  # noqa: Y015
 
 class _StackGrouping:
@@ -96,7 +96,7 @@ class _StackGroupingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StackGr
     STACK_GROUPING_FUNCTION: _StackGrouping.ValueType  # 2
     """Function: name and file."""
     STACK_GROUPING_FILE: _StackGrouping.ValueType  # 3
-    """File."""
+    """File: all functions of one source file are one sum."""
     STACK_GROUPING_LINE: _StackGrouping.ValueType  # 4
     """Line: function and line."""
     STACK_GROUPING_OWN_LINE: _StackGrouping.ValueType  # 5
@@ -112,7 +112,7 @@ STACK_GROUPING_STACK: StackGrouping.ValueType  # 1
 STACK_GROUPING_FUNCTION: StackGrouping.ValueType  # 2
 """Function: name and file."""
 STACK_GROUPING_FILE: StackGrouping.ValueType  # 3
-"""File."""
+"""File: all functions of one source file are one sum."""
 STACK_GROUPING_LINE: StackGrouping.ValueType  # 4
 """Line: function and line."""
 STACK_GROUPING_OWN_LINE: StackGrouping.ValueType  # 5
@@ -131,7 +131,7 @@ class StackView(_message.Message):
     metric: Global___StackMetric.ValueType
     """What is counted."""
     unit: Global___StackUnit.ValueType
-    """In what."""
+    """Whether bytes or blocks are counted; unspecified means bytes."""
     device: _builtins.int
     """Only this device."""
     def __init__(
@@ -165,7 +165,7 @@ class StacksRequest(_message.Message):
     CUMULATIVE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     by: Global___StackGrouping.ValueType
     """By what stacks are summed up."""
     cumulative: _builtins.bool
@@ -217,7 +217,7 @@ class StackAmounts(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def live(self) -> _snapshot_pb2.Amount:
-        """Live."""
+        """Blocks that live at the moment that is described."""
 
     @_builtins.property
     def peak(self) -> _snapshot_pb2.Amount:
@@ -272,7 +272,7 @@ class StackRow(_message.Message):
 
     @_builtins.property
     def amounts(self) -> Global___StackAmounts:
-        """Blocks."""
+        """Blocks that this stack allocated on this device, by what is counted of them."""
 
     def __init__(
         self,
@@ -374,7 +374,7 @@ class StackDevice(_message.Message):
     """Number of stacks."""
     @_builtins.property
     def amounts(self) -> Global___StackAmounts:
-        """Blocks."""
+        """Blocks of all stacks of this device, those that are not listed included."""
 
     @_builtins.property
     def truncated(self) -> Global___StackAmounts:
@@ -428,7 +428,7 @@ class StacksResponse(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -440,7 +440,7 @@ class StacksResponse(_message.Message):
     metric: Global___StackMetric.ValueType
     """What the rows are ordered by."""
     unit: Global___StackUnit.ValueType
-    """In what."""
+    """Whether bytes or blocks decide the order of the rows."""
     by: Global___StackGrouping.ValueType
     """By what stacks are summed up."""
     omitted: _builtins.int
@@ -475,7 +475,7 @@ class StacksResponse(_message.Message):
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:

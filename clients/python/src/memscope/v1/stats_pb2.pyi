@@ -27,7 +27,7 @@ class StatsRequest(_message.Message):
 
     PID_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     def __init__(
         self,
         *,
@@ -120,9 +120,9 @@ class DriverBytes(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     count: _builtins.int
-    """Live allocations."""
+    """Number of live allocations of this kind; what is imported, registered or reserved counts likewise."""
     bytes: _builtins.int
-    """Their bytes."""
+    """Bytes of all of these together, as far as their sizes are known."""
     def __init__(
         self,
         *,
@@ -154,9 +154,9 @@ class Component(_message.Message):
     module: _builtins.int
     """Its number in the driver; none for what is no component of CANN."""
     count: _builtins.int
-    """Live allocations."""
+    """Number of live allocations that the component holds."""
     bytes: _builtins.int
-    """Their bytes."""
+    """Bytes of all these allocations together."""
     huge_page_bytes: _builtins.int
     """The part of `bytes` in huge pages of 2 MiB."""
     giant_page_bytes: _builtins.int
@@ -197,9 +197,9 @@ class RegionsOnDevice(_message.Message):
     device: _builtins.int
     """Ordinal within the process, where told."""
     count: _builtins.int
-    """Live regions."""
+    """Number of regions that are handed out now."""
     bytes: _builtins.int
-    """Their bytes."""
+    """Bytes of all these regions together."""
     peak_bytes: _builtins.int
     """Most bytes at a time since the attach."""
     heap_bytes: _builtins.int
@@ -258,7 +258,7 @@ class RegionPool(_message.Message):
     """Regions in calls that named more than are told of: not in the numbers."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegionsOnDevice]:
-        """By device."""
+        """One entry for each device, the unknown one first, then by ordinal."""
 
     def __init__(
         self,
@@ -323,17 +323,17 @@ class Distribution(_message.Message):
     count: _builtins.int
     """Number of values."""
     min: _builtins.int
-    """Smallest value."""
+    """Smallest of the values; this and all below are 0 where there are no values."""
     mean: _builtins.float
-    """Mean value."""
+    """Arithmetic mean of all values."""
     max: _builtins.int
-    """Largest value."""
+    """Largest of all the values."""
     p50: _builtins.int
-    """Median."""
+    """Median of the values, exact to about 1 %."""
     p90: _builtins.int
-    """90th percentile."""
+    """90th percentile of the values, exact to about 1 %."""
     p99: _builtins.int
-    """99th percentile."""
+    """99th percentile of the values, exact to about 1 %."""
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Bucket]:
         """Buckets in powers of two, empty ones left out."""
@@ -441,7 +441,7 @@ class DeviceStats(_message.Message):
     orphan_free_bytes: _builtins.int
     """Bytes of those frees, where known."""
     oom_count: _builtins.int
-    """Out-of-memory reports."""
+    """Number of times since the attach that the framework's allocator reported that it is out of memory."""
     resync_count: _builtins.int
     """Times that a total of the allocator's differed from the ledger's and was taken over."""
     baseline_blocks: _builtins.int
@@ -451,7 +451,7 @@ class DeviceStats(_message.Message):
     readings_refused: _builtins.int
     """Readings that were too old, contradicted the totals or were never complete, a count."""
     device_kind: _builtins.str
-    """Kind of device as PyTorch calls it: `cuda` or `npu`. Unknown before anything told."""
+    """Kind of device: `cuda`, `npu` or `hip`. Absent until something has told it."""
     peak_event: _builtins.int
     """The event that brought `peak_allocated_bytes`; if several did, the last. Unknown if no event showed it."""
     peak_unix_ns: _builtins.int
@@ -645,7 +645,7 @@ class Failure(_message.Message):
     status: _builtins.int
     """Status that it returned."""
     count: _builtins.int
-    """How often."""
+    """Number of such failed calls since the attach."""
     bytes: _builtins.int
     """Bytes asked for, summed."""
     def __init__(
@@ -721,7 +721,7 @@ class StatsResponse(_message.Message):
     HOST_COMPONENTS_FIELD_NUMBER: _builtins.int
     REGION_POOLS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -742,7 +742,7 @@ class StatsResponse(_message.Message):
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def backend(self) -> Global___Backend:
@@ -750,7 +750,7 @@ class StatsResponse(_message.Message):
 
     @_builtins.property
     def placement(self) -> Global___Placement:
-        """Ways in."""
+        """Which probes are live, and which ways into the framework they use."""
 
     @_builtins.property
     def host(self) -> Global___DriverBytes:
@@ -766,7 +766,7 @@ class StatsResponse(_message.Message):
 
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Failure]:
-        """Failed calls."""
+        """Calls of the runtime and the driver that failed, summed up by function and status."""
 
     @_builtins.property
     def gaps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gap]:

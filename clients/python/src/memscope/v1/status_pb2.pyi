@@ -110,9 +110,9 @@ class Cause(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
-    """Stable word."""
+    """Stable word for the cause, for programs; where parts are counted, the name of the part."""
     count: _builtins.int
-    """How often."""
+    """How often it happened, or how many records it concerns."""
     def __init__(
         self,
         *,
@@ -191,7 +191,7 @@ class Rule(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     rule: _builtins.int
-    """Its number."""
+    """Number of the rule, from 1; no two rules of a daemon have the same."""
     scope: _builtins.str
     """Scope in words (`comm=python`, `cgroup=/user.slice`, `all`, `policy training: job=slurm:*`)."""
     level: _process_pb2.Level.ValueType
@@ -239,7 +239,7 @@ class Message(_message.Message):
     severity: _builtins.str
     """`info`, `warning` or `error`."""
     text: _builtins.str
-    """The sentence."""
+    """What the daemon has to say, in a sentence for people."""
     def __init__(
         self,
         *,
@@ -367,11 +367,11 @@ class StatusResponse(_message.Message):
 
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rule]:
-        """Rules."""
+        """The rules that are in force and that the caller may see."""
 
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Message]:
-        """Newest messages."""
+        """The newest messages of the daemon, oldest first; none for a caller who may not see all processes."""
 
     @_builtins.property
     def memory(self) -> Global___Memory:

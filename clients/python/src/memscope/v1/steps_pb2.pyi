@@ -27,13 +27,13 @@ class _StepSource:
 class _StepSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepSource.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STEP_SOURCE_UNSPECIFIED: _StepSource.ValueType  # 0
-    """Not said."""
+    """The server has not said what tells where a step ends."""
     STEP_SOURCE_UNKNOWN: _StepSource.ValueType  # 1
-    """Nothing does."""
+    """Nothing tells where a step ends, and no steps are counted."""
     STEP_SOURCE_PATTERN: _StepSource.ValueType  # 2
     """A pattern of allocations that repeats itself."""
     STEP_SOURCE_BACKWARD: _StepSource.ValueType  # 3
-    """Backward passes."""
+    """Backward passes of the framework's autograd engine."""
     STEP_SOURCE_OPTIMIZER: _StepSource.ValueType  # 4
     """Steps of optimizers."""
     STEP_SOURCE_PROFILER: _StepSource.ValueType  # 5
@@ -49,13 +49,13 @@ class StepSource(_StepSource, metaclass=_StepSourceEnumTypeWrapper):
     """
 
 STEP_SOURCE_UNSPECIFIED: StepSource.ValueType  # 0
-"""Not said."""
+"""The server has not said what tells where a step ends."""
 STEP_SOURCE_UNKNOWN: StepSource.ValueType  # 1
-"""Nothing does."""
+"""Nothing tells where a step ends, and no steps are counted."""
 STEP_SOURCE_PATTERN: StepSource.ValueType  # 2
 """A pattern of allocations that repeats itself."""
 STEP_SOURCE_BACKWARD: StepSource.ValueType  # 3
-"""Backward passes."""
+"""Backward passes of the framework's autograd engine."""
 STEP_SOURCE_OPTIMIZER: StepSource.ValueType  # 4
 """Steps of optimizers."""
 STEP_SOURCE_PROFILER: StepSource.ValueType  # 5
@@ -125,11 +125,11 @@ class CodeLine(_message.Message):
     LINE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     file: _builtins.str
-    """Source file."""
+    """Source file as the program names it; of compiled code without line information, its library or program."""
     line: _builtins.int
-    """Line, from 1."""
+    """Number of the line in the file, from 1; 0: not known."""
     name: _builtins.str
-    """Function."""
+    """Name of the function that the line is in; empty: not known."""
     def __init__(
         self,
         *,
@@ -156,7 +156,7 @@ class StepsRequest(_message.Message):
     SURVIVORS_FIELD_NUMBER: _builtins.int
     EVERY_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that is asked about, as the daemon sees it."""
     limit: _builtins.int
     """At most so many rows, the last ones; 0 means all that are kept."""
     survivors: _builtins.int
@@ -256,9 +256,9 @@ class StepRow(_message.Message):
     reserved_at_max_bytes: _builtins.int
     """Reserved bytes when most was allocated."""
     allocs: _builtins.int
-    """Allocations."""
+    """Number of allocations in the row's steps."""
     frees: _builtins.int
-    """Frees."""
+    """Number of frees in the row's steps."""
     allocated_bytes: _builtins.int
     """What the level rose by, summed up, bytes."""
     freed_bytes: _builtins.int
@@ -308,7 +308,7 @@ class StepGap(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     RATIO_FIELD_NUMBER: _builtins.int
     step: _builtins.int
-    """The step."""
+    """Number of the step that has these levels."""
     min_bytes: _builtins.int
     """Smallest allocated bytes after an event of it."""
     max_bytes: _builtins.int
@@ -386,9 +386,9 @@ class StepDevice(_message.Message):
     floor_bytes_per_step: _builtins.float
     """Change of the floor per step, bytes: the median of the slopes between all pairs of the last 512 steps."""
     allocs: _builtins.int
-    """Allocations."""
+    """Number of allocations in the steps that are counted."""
     frees: _builtins.int
-    """Frees."""
+    """Number of frees in the steps that are counted."""
     @_builtins.property
     def smallest_gap(self) -> Global___StepGap:
         """The step with the smallest ratio of smallest to largest level."""
@@ -452,9 +452,9 @@ class StepSurvivor(_message.Message):
     device: _builtins.int
     """Ordinal of the device within the process."""
     address: _builtins.int
-    """Address."""
+    """Address in the process at which the block begins."""
     size_bytes: _builtins.int
-    """Rounded bytes."""
+    """Size of the block in bytes, rounded as the allocator rounds it."""
     step: _builtins.int
     """The step that it came in."""
     launches_before: _builtins.int
@@ -502,7 +502,7 @@ class StepsResponse(_message.Message):
     COVERAGE_FIELD_NUMBER: _builtins.int
     FORGOTTEN_TO_BOOT_NS_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that was asked about, as the daemon sees it."""
     as_of: _builtins.int
     """The moment that the answer describes, nanoseconds since 1970."""
     as_of_boot_ns: _builtins.int
@@ -514,7 +514,7 @@ class StepsResponse(_message.Message):
     survivor_count: _builtins.int
     """Blocks that outlived their step: allocated in step 2 or later, and alive at the end of a later step."""
     survivor_bytes: _builtins.int
-    """Their bytes."""
+    """Bytes of all these blocks together, rounded as the allocator rounds them."""
     unchecked_blocks: _builtins.int
     """Blocks of which that cannot be said: too many came in one step."""
     forgotten_to_boot_ns: _builtins.int
@@ -547,7 +547,7 @@ class StepsResponse(_message.Message):
 
     @_builtins.property
     def process(self) -> _process_pb2.Process:
-        """The process."""
+        """The same process, with its name, owner and state."""
 
     @_builtins.property
     def coverage(self) -> _containers.RepeatedCompositeFieldContainer[_process_pb2.CoverageNote]:
@@ -599,7 +599,7 @@ class MarkRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
-    """Process id."""
+    """Id of the process whose moment is named, as the daemon sees it."""
     name: _builtins.str
     """The name, at most 128 bytes."""
     step: _builtins.bool
@@ -628,7 +628,7 @@ class MarkResponse(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _process_pb2.EventId:
-        """Its event."""
+        """Id of the event that the mark has in the log."""
 
     def __init__(
         self,

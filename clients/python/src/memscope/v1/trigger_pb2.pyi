@@ -61,7 +61,7 @@ class AddTriggerResponse(_message.Message):
     TRIGGER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trigger(self) -> Global___Trigger:
-        """It."""
+        """The trigger that was added, or the same one if it was there already."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ Global___AddTriggerResponse: _TypeAlias = AddTriggerResponse  # noqa: Y015
 
 @_typing.final
 class Trigger(_message.Message):
-    """A trigger."""
+    """A condition under which the daemon takes a snapshot by itself, and what came of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -94,7 +94,7 @@ class Trigger(_message.Message):
     LAST_UNIX_NS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     trigger: _builtins.int
-    """Its number."""
+    """Number of the trigger, from 1; a request to remove it names this."""
     when: _builtins.str
     """When it takes a snapshot; read and written back."""
     pid: _builtins.int
@@ -171,7 +171,7 @@ class RemoveTriggerRequest(_message.Message):
 
     TRIGGER_FIELD_NUMBER: _builtins.int
     trigger: _builtins.int
-    """Its number."""
+    """Number of the trigger, as the list of triggers has it."""
     def __init__(
         self,
         *,
@@ -221,14 +221,14 @@ Global___ListTriggersRequest: _TypeAlias = ListTriggersRequest  # noqa: Y015
 
 @_typing.final
 class ListTriggersResponse(_message.Message):
-    """The triggers."""
+    """The triggers that the caller may see."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIGGERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triggers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trigger]:
-        """By number."""
+        """These triggers, ordered by their numbers."""
 
     def __init__(
         self,
@@ -262,11 +262,11 @@ class KeptSnapshot(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     WITHOUT_BASELINE_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.int
-    """Its number."""
+    """Number of the snapshot; larger than those of all older ones that are kept."""
     time_unix_ns: _builtins.int
     """The moment that it describes, nanoseconds since 1970."""
     pid: _builtins.int
-    """Process id."""
+    """Id of the process that the snapshot is of, as the daemon saw it."""
     comm: _builtins.str
     """Short name of the process."""
     uid: _builtins.int
@@ -350,7 +350,7 @@ class ListKeptResponse(_message.Message):
     """Their files have at most so many bytes together."""
     @_builtins.property
     def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptSnapshot]:
-        """Oldest first."""
+        """Kept snapshots that the caller may see, oldest first."""
 
     def __init__(
         self,
@@ -375,7 +375,7 @@ class GetKeptRequest(_message.Message):
 
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.int
-    """Its number."""
+    """Number of the snapshot, as the list of kept snapshots has it."""
     def __init__(
         self,
         *,

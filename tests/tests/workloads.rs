@@ -423,9 +423,7 @@ impl Podman {
         ]);
         command
     }
-}
 
-impl Podman {
     /// Whether a process has this storage among its arguments.
     fn is_at_work(&self) -> bool {
         let storage = self.storage.to_string_lossy();

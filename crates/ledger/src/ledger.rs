@@ -133,8 +133,8 @@ impl Ledger {
             return;
         }
         let events: u64 = self.processes.values().map(|process| process.events).sum();
-        // Before each of the first 64 events, then about 8 times while the number of events doubles, and twice once a
-        // checkpoint has become long.
+        // Before each of the first 64 events, then about 8 times while the number of events doubles. From 1,024 on a
+        // checkpoint takes long, and twice has to do.
         let pace = match events {
             0..=64 => 1,
             65..=1024 => events.next_power_of_two() / 16,

@@ -139,13 +139,27 @@ fn nothing_is_left() {
     torch.finish();
 }
 
+/// Perf events are what kernels before 6.6 have. To take away those of one process takes seconds, for which a job that had ended kept the
+/// next one waiting.
 #[test]
 fn perf_events_too() {
-    // What kernels before 6.6 have. To take them away takes seconds: once is enough.
     let mut daemon = Daemon::with(&["--links", "perf"]);
+    let mut ended = Calls::start(&[]);
     let mut calls = Calls::start(&[]);
-    let pid = calls.pid();
+    let (ended_pid, pid) = (ended.pid(), calls.pid());
+    let idle = BpfKind::held_by(daemon.pid());
+    daemon.attach(ended_pid, "segments");
+    let of_ended = BpfKind::held_by(daemon.pid());
+    let of_ended: Objects = of_ended.difference(&idle).copied().collect();
+    assert!(of_ended.len() > 10, "{of_ended:?}");
+    ended.finish();
+    eventually("its end is told", || {
+        let process = daemon.process(ended_pid);
+        process.is_some_and(|one| one["state"] == "exited")
+    });
     daemon.attach(pid, "segments");
+    let left = of_ended.iter().filter(|link| bpf_exists(**link)).count();
+    assert!(left > 0, "it waited for all {}", of_ended.len());
     calls.call("cudaSetDevice 0");
     calls.call("cudaMalloc a 5000");
     assert_eq!(
@@ -155,6 +169,7 @@ fn perf_events_too() {
     let held = BpfKind::held_by(daemon.pid());
     daemon.stop();
     assert_clean(pid);
+    assert_gone(&of_ended);
     assert_gone(&held);
     calls.call("cudaFree a");
     calls.finish();

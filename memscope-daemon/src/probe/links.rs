@@ -25,9 +25,12 @@ pub struct Link {
     /// The place of the link in the traced process, and its pins.
     pub site: LinkSite,
     directory: Option<Pins>,
-    /// A descriptor, or one perf link for each place: their drop detaches what is not pinned.
-    held: Box<dyn Any + Send>,
+    /// Its drop detaches what is not pinned.
+    held: Held,
 }
+
+/// What the kernel gave for a link: a descriptor, or one perf link for each place.
+pub(super) type Held = Vec<Box<dyn Any + Send>>;
 
 /// Where a link's program stands, in the form in which the next daemon learns of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,15 +50,14 @@ pub struct LinkSite {
 impl Link {
     /// A link that an earlier daemon has made and pinned.
     pub fn pinned(pins: &Pins, site: LinkSite) -> Result<Link, PinError> {
-        let held: Vec<OwnedFd> = site
-            .pins
-            .iter()
-            .map(|name| pins.get(name))
-            .collect::<Result<_, _>>()?;
+        let mut held: Held = Vec::new();
+        for name in &site.pins {
+            held.push(Box::new(pins.get(name)?));
+        }
         Ok(Link {
             site,
             directory: Some(pins.clone()),
-            held: Box::new(held),
+            held,
         })
     }
 
@@ -64,8 +66,8 @@ impl Link {
         self.site.program
     }
 
-    /// Ends it.
-    fn detach(self) {
+    /// From here on it ends with what is returned.
+    pub(super) fn unpinned(self) -> Held {
         if let Some(pins) = &self.directory {
             for name in &self.site.pins {
                 if let Err(error) = pins.unpin(name) {
@@ -73,7 +75,7 @@ impl Link {
                 }
             }
         }
-        drop(self.held);
+        self.held
     }
 }
 
@@ -153,7 +155,7 @@ pub fn attach(
                     Err(error) => unpinned(&error),
                 }
             }
-            Box::new(link) as Box<dyn Any + Send>
+            vec![Box::new(link) as Box<dyn Any + Send>]
         }
         AttachMethod::Perf => {
             let scope = NonZeroU32::new(pid).map_or(UProbeScope::CallingProcess, |pid| {
@@ -171,15 +173,14 @@ pub fn attach(
                 (directory, &mut pins),
                 failed,
             );
-            let links = placed.inspect_err(|_| {
+            placed.inspect_err(|_| {
                 // Pinned probes would go on without anybody who knows of them.
                 for name in &pins {
                     if let Some(Err(error)) = directory.map(|pins| pins.unpin(name)) {
                         tracing::error!(error = %crate::error_chain(&error), "a probe could not be removed");
                     }
                 }
-            })?;
-            Box::new(links)
+            })?
         }
     };
     Ok(Link {
@@ -204,8 +205,8 @@ fn each(
     (path, scope): (&Path, UProbeScope),
     (directory, pins): (Option<&Pins>, &mut Vec<String>),
     failed: impl Fn(std::io::Error) -> ProbeError,
-) -> Result<Vec<Box<dyn Any + Send>>, ProbeError> {
-    let mut links: Vec<Box<dyn Any + Send>> = Vec::with_capacity(points.len());
+) -> Result<Held, ProbeError> {
+    let mut links: Held = Vec::with_capacity(points.len());
     for point in points {
         let wrap = |source: aya::programs::ProgramError| ProbeError::Aya {
             program: program.name().to_owned(),
@@ -234,22 +235,26 @@ fn each(
     Ok(links)
 }
 
-/// Removes links in parallel, since a removal may wait for a grace period of the kernel. On kernels from before late 2025 the removal of a
-/// pinned link is not waited for: its probe may go on for a moment after this has returned. `removed` is called after each: for a library
-/// that hundreds of processes have mapped, the kernel goes through all of them for each probe, which takes minutes.
-pub fn detach_all(links: Vec<Link>, removed: impl Fn() + Sync) {
+/// Removes links. On kernels from before late 2025 the removal of a pinned link is not waited for: its probe may go on for a moment after
+/// this has returned. `beat` is called after each open file of theirs: for a library that hundreds of processes have mapped, the
+/// kernel goes through all of them for each probe, which takes minutes.
+pub fn detach_all(links: Vec<Link>, beat: impl Fn() + Sync) {
+    let files = links.into_iter().flat_map(Link::unpinned).collect();
+    close_all(files, |one| {
+        drop(one);
+        beat();
+    });
+}
+
+/// Closes files in parallel, since each may wait for a grace period of the kernel. `close` closes one by dropping it.
+pub(super) fn close_all(files: Held, close: impl Fn(Box<dyn Any + Send>) + Sync) {
     const SIDE_BY_SIDE: usize = 16;
-    let mut rest = links;
+    let mut rest = files;
+    let share = rest.len().div_ceil(SIDE_BY_SIDE).max(1);
     std::thread::scope(|scope| {
         while !rest.is_empty() {
-            let share = rest.len().div_ceil(SIDE_BY_SIDE).max(1);
             let part = rest.split_off(rest.len().saturating_sub(share));
-            scope.spawn(|| {
-                for link in part {
-                    link.detach();
-                    removed();
-                }
-            });
+            scope.spawn(|| part.into_iter().for_each(&close));
         }
     });
 }

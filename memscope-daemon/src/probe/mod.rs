@@ -7,6 +7,7 @@ pub mod load;
 mod maps;
 pub mod multi;
 pub mod pins;
+pub mod removal;
 pub mod slot;
 mod tables;
 

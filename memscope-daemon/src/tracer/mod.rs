@@ -64,6 +64,7 @@ use crate::probe::ProbeError;
 use crate::probe::calibrate::Layout;
 use crate::probe::links::{Link, detach_all};
 use crate::probe::load::{AttachMethod, Kernel};
+use crate::probe::removal::Remover;
 use crate::probe::slot::Slot;
 use crate::watchdog::Pulse;
 
@@ -193,6 +194,8 @@ pub struct Tracer {
     shares: share::Shares,
     /// Processes that wait to be followed, because their users' share of the time is used up.
     waiting: cause::Waiting,
+    /// Removes the probes of processes that have ended.
+    remover: Remover,
     keeping: Keeping,
     /// Beats as the thread goes on.
     pulse: Pulse,
@@ -246,6 +249,7 @@ impl Tracer {
         } = start;
         let (ready, wait) = std::sync::mpsc::channel();
         let unwinder = Unwinder::start(kernel.take_rules(), keeper.clone())?;
+        let remover = Remover::start(kernel.method())?;
         let thread = std::thread::Builder::new()
             .name("tracer".to_owned())
             .spawn(move || {
@@ -281,6 +285,7 @@ impl Tracer {
                     refreshing: Vec::new(),
                     shares: share::Shares::default(),
                     waiting: cause::Waiting::default(),
+                    remover,
                     keeping,
                     pulse,
                 };
@@ -356,6 +361,8 @@ impl Tracer {
                     self.save_attached();
                     if hand_over {
                         self.save();
+                        // The kernel would remove what is left one after the other, and only then has this process ended.
+                        self.remover.finish(|| self.pulse.beat());
                     } else {
                         self.end_everything();
                     }
@@ -532,7 +539,6 @@ impl Tracer {
         if ended.is_empty() {
             return;
         }
-        // All at once: a program that ends with hundreds of children would keep everybody waiting for the removal of one after the other.
         self.end_all(&ended, &DaemonRecord::Exited);
         self.forget_ended();
     }
@@ -551,10 +557,18 @@ impl Tracer {
         let parts = ended
             .iter_mut()
             .map(|one| (one.handle, &one.slot, std::mem::take(&mut one.links)));
+        let beat = || self.pulse.beat();
         silence(
             parts,
             |process| self.append(process, why.clone()),
-            |links| detach_all(links, || self.pulse.beat()),
+            // In a process that has ended no probe runs that could count in a slot that is another one's by then.
+            |links| match why {
+                DaemonRecord::Exited => self.remover.remove(links, beat),
+                _ => {
+                    let _paused = self.remover.pause(beat);
+                    detach_all(links, beat);
+                }
+            },
         );
         for one in &ended {
             self.forget(one);
@@ -670,6 +684,7 @@ impl Tracer {
         self.keeping.stopped = true;
         self.save();
         self.detach_everything();
+        self.remover.finish(|| self.pulse.beat());
         self.kernel.remove_pins();
         self.save();
     }
@@ -769,8 +784,8 @@ pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<KeeperMessa
     Ok(sender)
 }
 
-/// Has the programs send nothing more of processes, says so, and only then removes their probes: that may take half a minute, in which
-/// what is known of a process is no longer what it has. All are removed together, because each removal waits for the kernel.
+/// Has the programs send nothing more of processes, says so, and only then has their probes removed: that may take half a minute, in
+/// which what is known of a process is no longer what it has. All are removed together, because each removal waits for the kernel.
 fn silence<'a>(
     processes: impl Iterator<Item = (ProcessHandle, &'a Slot, Vec<Link>)>,
     say: impl Fn(ProcessHandle),

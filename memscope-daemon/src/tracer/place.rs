@@ -81,6 +81,8 @@ impl Tracer {
 
     /// Places probes on the sites that were found and have none, then records what is in use.
     pub(super) fn place(&mut self, pid: u32, resolved: &Resolved) -> Result<(), Refusal> {
+        // There is no hurry to remove probes of what has ended, and the kernel removes and places one after the other.
+        let _paused = self.remover.pause(|| self.pulse.beat());
         let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());
         };

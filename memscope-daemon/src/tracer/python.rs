@@ -115,6 +115,7 @@ impl Tracer {
                     offset: function.file_offset,
                     cookie: 0,
                 };
+                let _paused = self.remover.pause(|| self.pulse.beat());
                 let link = links::attach(
                     &mut self.kernel,
                     Program::CodeDealloc,

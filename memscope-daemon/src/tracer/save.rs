@@ -87,7 +87,9 @@ impl Tracer {
         self.save();
         for (pid, links) in removed {
             if !self.keeping.failed {
-                detach_all(links, || self.pulse.beat());
+                let beat = || self.pulse.beat();
+                let _paused = self.remover.pause(beat);
+                detach_all(links, beat);
                 self.say_settled(pid);
                 self.note(pid, "both_ways", "");
                 self.say_placed(pid);

@@ -12,9 +12,27 @@ const PART: u32 = 2;
 const BURST: Duration = Duration::from_secs(2);
 
 /// The time that is left to each user.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shares {
+    /// See [`BURST`].
+    burst: Duration,
     left: HashMap<u32, Left>,
+}
+
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares {
+            burst: wanted_by_a_test().unwrap_or(BURST),
+            left: HashMap::new(),
+        }
+    }
+}
+
+/// For tests: in a build with debug assertions, the variable `MEMSCOPE_TEST_BURST_MS` is the burst in milliseconds. With a short one, a few
+/// children wait as otherwise only hundreds do.
+fn wanted_by_a_test() -> Option<Duration> {
+    let asked = cfg!(debug_assertions).then(|| std::env::var("MEMSCOPE_TEST_BURST_MS").ok());
+    asked.flatten()?.parse().ok().map(Duration::from_millis)
 }
 
 #[derive(Debug)]
@@ -35,7 +53,7 @@ impl Shares {
     /// Whether the user has time left now.
     pub(super) fn has_time(&self, uid: u32, now: Instant) -> bool {
         let left = self.left.get(&uid);
-        left.is_none_or(|left| left.owed(now) < BURST)
+        left.is_none_or(|left| left.owed(now) < self.burst)
     }
 
     /// Counts time that was taken for a process of the user until `now`.

@@ -197,6 +197,16 @@ fn alive_with_status(pid: u32) -> Result<(Stat, Status), SiteError> {
         .ok_or_else(|| malformed(pid, "stat", "23 fields after the name"))?;
     let status = Status::parse(&read(pid, "status")?)
         .ok_or_else(|| malformed(pid, "status", "Tgid and Uid"))?;
+    check(pid, &stat, &status)?;
+    Ok((stat, status))
+}
+
+/// Fails if what `/proc` has under this number is not a living process with user memory.
+fn check(pid: u32, stat: &Stat, status: &Status) -> Result<(), SiteError> {
+    // The last moment of a process, in which the kernel has no number for it any more.
+    if status.tgid == 0 {
+        return Err(SiteError::NoSuchProcess { pid });
+    }
     if status.tgid != pid {
         return Err(SiteError::ThreadId {
             pid,
@@ -216,7 +226,7 @@ fn alive_with_status(pid: u32) -> Result<(Stat, Status), SiteError> {
     if stat.flags & EXITING != 0 {
         return Err(SiteError::NoSuchProcess { pid });
     }
-    Ok((stat, status))
+    Ok(())
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -390,6 +400,18 @@ mod tests {
         for bad in [&b""[..], b"1 (x", b"1 (x) ", b"1 )x( R 1", b"1 (x) R 1 2 3"] {
             assert_eq!(parse_stat(bad), None);
         }
+    }
+
+    /// A process that was just waited for was called a thread of process 0.
+    #[test]
+    fn what_has_no_process_number_any_more_has_ended() {
+        let stat = b"42 (a) X 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 10 11";
+        let stat = parse_stat(stat).unwrap();
+        let status = |tgid| Status::parse(format!("Tgid:\t{tgid}\nUid:\t0 0 0 0\n").as_bytes());
+        let of = |tgid| check(42, &stat, &status(tgid).unwrap());
+        assert!(matches!(of(0), Err(SiteError::NoSuchProcess { pid: 42 })));
+        assert!(matches!(of(7), Err(SiteError::ThreadId { process: 7, .. })));
+        assert!(matches!(of(42), Err(SiteError::Zombie { pid: 42 })));
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl Keeper {
             boot_ns: now,
             ..AsOf::default()
         };
-        // What has ended is watched until its probes are removed, and nobody would ever withdraw what is found of it then.
+        // What has ended is watched until the tracer lets go of it, and nobody would ever withdraw what is found of it then.
         let is_there = |process: &ProcessHandle| {
             let known = self.ledger.summary(*process);
             known.is_some_and(|known| known.state == ProcessState::Attached)

@@ -576,7 +576,7 @@ impl Tracer {
         ended
     }
 
-    /// Drops what is kept of a process whose probes are gone.
+    /// Drops what is kept of a process whose probes are gone, or that has ended.
     fn forget(&mut self, traced: &Traced) {
         self.pulse.beat();
         let (done, wait) = std::sync::mpsc::channel();
